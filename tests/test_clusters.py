@@ -56,11 +56,11 @@ SRUN = {"SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, None),
     ],
 )
-def test_a_process_alone_on_its_host_has_all_its_devices(environment, devices):
+def test_lone_process_has_all_devices(environment, devices):
     assert job.local_devices(environment) == devices
 
 
-def test_a_coordinator_whose_name_comes_late_is_waited_for(monkeypatch):
+def test_late_coordinator_is_waited_for(monkeypatch):
     """As the name of a pod that does not run yet."""
     asked, connect = [], socket.create_connection
 
@@ -98,7 +98,7 @@ def job_of(path):
 
 
 @pytest.mark.parametrize("path", [*MANIFESTS, CLAIM, *MADE], ids=str)
-def test_a_manifest_is_valid_by_kubernetes_schemas(path):
+def test_manifest_is_valid_kubernetes(path):
     validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is absent: no schemas")
     versions = ("1.29", validator.latest_version())  # before, schemas want onPodConditions in every rule
     for document in documents(path):
@@ -109,7 +109,7 @@ def test_a_manifest_is_valid_by_kubernetes_schemas(path):
             validator.validate(broken, versions[-1], strict=True)
 
 
-def test_a_pod_takes_credentials_by_the_line_of_the_page():
+def test_pod_takes_credentials_as_on_page():
     validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is absent: no schemas")
     (line,) = re.findall(r"^ +envFrom: .*?(?= +#)", PAGE.read_text(), re.MULTILINE)
     (secret,) = re.findall("^kubectl create secret generic (\\w+) ", PAGE.read_text(), re.MULTILINE)
@@ -121,7 +121,7 @@ def test_a_pod_takes_credentials_by_the_line_of_the_page():
 
 
 @pytest.mark.parametrize("path", [*MANIFESTS, *MADE], ids=str)
-def test_a_manifest_starts_a_pod_again_for_the_codes_of_a_stop_alone(path):
+def test_manifest_restarts_pod_for_stops_alone(path):
     rules = job_of(path)["spec"]["podFailurePolicy"]["rules"]
     codes = {rule["action"]: {*rule["onExitCodes"]["values"]} for rule in rules if "onExitCodes" in rule}
     assert codes["Ignore"] == {128 + signal.SIGTERM, 128 + signal.SIGINT}
@@ -139,7 +139,7 @@ def test_a_pod_has_the_folder_of_the_claim(path):
 
 
 @pytest.mark.parametrize("path", [FILES / "finetune.yaml", HOSTS], ids=str)
-def test_the_service_gives_pod_0_the_name_that_the_others_ask_for(path):
+def test_service_names_pod_0(path):
     service, indexed = documents(path)
     spec, pod = indexed["spec"], indexed["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -186,7 +186,7 @@ def ended(*processes):
 
 
 @pytest.mark.parametrize("path", [FILES / "private.yaml", FILES / "compose.yaml", *MADE], ids=str)
-def test_a_pod_without_its_data_is_refused_with_the_code_that_ends_the_job(path, tmp_path):
+def test_pod_without_data_ends_the_job(path, tmp_path):
     alone = {"PROCESSES": "1", "COORDINATOR": f"127.0.0.1:{slurm.free_port()}"}
     assert ended(pod(path, tmp_path, **alone)) == [1]
     _, line = (tmp_path / f"{name_of(path)}-0.err").read_text().splitlines()
@@ -218,7 +218,7 @@ def test_an_indexed_job_loses_a_pod_and_goes_on(work):
 
 
 @pytest.mark.long
-def test_private_is_stopped_and_goes_on_without_a_step_paid_twice(work):
+def test_stopped_private_pays_no_step_twice(work):
     process = pod(FILES / "private.yaml", work)
     run_binary.wait_until(process, lambda: [*work.glob("private/**/ledger.json")])
     process.terminate()
@@ -229,7 +229,7 @@ def test_private_is_stopped_and_goes_on_without_a_step_paid_twice(work):
 
 
 @pytest.mark.long
-def test_parts_of_pods_give_the_stores_of_one_process(work):
+def test_parts_of_pods_are_one_process(work):
     spec = job_of(FILES / "compose.yaml")["spec"]
     for index in range(spec["completions"]):
         assert ended(pod(FILES / "compose.yaml", work, index)) == [0]
@@ -250,7 +250,7 @@ def instructions():
     return [tuple(line.split(maxsplit=1)) for line in lines if line and not line.startswith("#")]
 
 
-def test_the_image_takes_what_is_there_and_runs_the_command_that_is_installed():
+def test_image_runs_installed_command():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     given = instructions()
     assert {name for name, _ in given} == {"FROM", "ARG", "WORKDIR", "COPY", "RUN", "ENTRYPOINT"}
@@ -327,7 +327,7 @@ def finished(call, number, seconds=600):
     return fields(call, number)
 
 
-def test_slurm_does_not_repeat_a_command_that_is_refused(cluster, tmp_path):
+def test_slurm_repeats_no_refused_command(cluster, tmp_path):
     number = submit(cluster, tmp_path / "log", command=["finetune", "--epochs=none"])
     said = finished(cluster, number, 120)
     assert (said["JobState"], said["ExitCode"], said["Restarts"]) == ("FAILED", "1:0", "0")
@@ -335,7 +335,7 @@ def test_slurm_does_not_repeat_a_command_that_is_refused(cluster, tmp_path):
 
 
 @pytest.mark.long
-def test_a_slurm_job_of_two_hosts_that_is_stopped_is_queued_again_and_ends_with_the_same_bits(cluster, tmp_path):
+def test_stopped_slurm_job_keeps_bits(cluster, tmp_path):
     flags = ["finetune", "--epochs=40", "--metrics=", f"--cache_dir={tmp_path / 'cache'}"]
     number = submit(cluster, tmp_path / "log", "--nodes=2", command=[*flags, f"--out={tmp_path / 'stopped'}"])
     assert slurm.wait(lambda: [*tmp_path.glob("stopped/checkpoints/*/checkpoint.json")], 300)
@@ -360,7 +360,7 @@ SHARDS = ["compose", "--method=fc", "--shards=3", "--at_once=1"]
 
 
 @pytest.mark.long
-def test_a_slurm_array_trains_parts_and_the_job_after_it_composes(cluster, tmp_path):
+def test_slurm_array_trains_and_composes(cluster, tmp_path):
     flags = [*SHARDS, "--epochs=1", f"--cache_dir={tmp_path / 'cache'}"]
     command = [*flags, f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
     number = submit(cluster, tmp_path / "log-%a", "--array=0-1", command=command)
@@ -377,7 +377,7 @@ def test_a_slurm_array_trains_parts_and_the_job_after_it_composes(cluster, tmp_p
 
 
 @pytest.mark.long
-def test_a_part_is_asked_to_stop_before_its_time_is_over_and_queued_again(cluster, tmp_path):
+def test_part_stops_before_its_time_is_over(cluster, tmp_path):
     command = [*SHARDS, "--epochs=1000000", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
     options = ["--array=0-0", "--time=1", "--signal=TERM@20"]
     number = submit(cluster, tmp_path / "log", *options, command=command)
@@ -398,7 +398,7 @@ def stand_in(folder, at_term):
 
 
 @pytest.mark.long
-def test_one_task_of_an_array_is_queued_again_alone_and_started_again_alone(cluster, tmp_path):
+def test_array_task_is_requeued_alone(cluster, tmp_path):
     option = stand_in(tmp_path, "exit 130")
     number = submit(cluster, tmp_path / "log-%a", option, "--array=0-1", command=["compose"])
     logs = [tmp_path / f"log-{part}" for part in range(2)]
@@ -418,7 +418,7 @@ def test_one_task_of_an_array_is_queued_again_alone_and_started_again_alone(clus
 
 
 @pytest.mark.long
-def test_a_job_that_does_not_stop_in_time_is_queued_again_100_times_and_a_cancelled_one_is_not(cluster, tmp_path):
+def test_unstopping_job_is_requeued_100_times(cluster, tmp_path):
     deaf = stand_in(tmp_path, "")
     over, last, cancelled = (
         submit(cluster, tmp_path / name, f"{deaf},SLURM_RESTART_COUNT={count}", "--time=1", *more, command=["finetune"])

@@ -40,14 +40,14 @@ def call(*words, code=""):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_installed_script_is_main_and_so_is_the_module():
+def test_script_and_module_are_main():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert settings["project"]["scripts"] == {"tangent-jax": f"{module.__name__}:main"}
     done = subprocess.run([sys.executable, "-m", "tangent_jax", "--version"], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == f"tangent-jax {__version__}\n"
 
 
-def test_help_has_a_line_for_each_command_and_imports_no_jax():
+def test_help_lists_commands_without_jax():
     said = "lambda: print(*{'jax', 'numpy', 'absl'} & {*sys.modules})"
     done = call("--help", code=f"import atexit; atexit.register({said})")
     assert done.returncode == 0, done.stderr
@@ -58,7 +58,7 @@ def test_help_has_a_line_for_each_command_and_imports_no_jax():
     assert heavy == ""
 
 
-def test_a_reader_of_stdout_that_ends_first_costs_no_message():
+def test_closed_stdout_costs_no_message():
     code = (
         "from tangent_jax.commands.shared import command; command.run(lambda _: [print('x' * 99) for _ in range(9999)])"
     )
@@ -86,7 +86,7 @@ command.run(main)
     ("flags", "levels"),
     [([], ["warning", "error"]), (["--verbosity=-2"], ["error"]), (["--verbosity=0"], ["info", "warning", "error"])],
 )
-def test_warnings_of_packages_are_shown_by_verbosity(flags, levels):
+def test_verbosity_shows_package_warnings(flags, levels):
     """Such as JAX's: that it falls back to the CPU, for a driver or a package that is missing."""
     _, err = output_of(SAYS, *flags)
     assert re.findall("(info|warning|error) of JAX", err) == levels
@@ -95,7 +95,7 @@ def test_warnings_of_packages_are_shown_by_verbosity(flags, levels):
 @pytest.mark.parametrize(
     ("code", "line"), [("", "1 device: cpu"), ("jax.config.update('jax_num_cpu_devices', 2)", "2 devices: cpu")]
 )
-def test_the_first_line_on_stderr_names_the_devices(code, line):
+def test_first_stderr_line_names_devices(code, line):
     _, err = output_of(f"import jax\n{code}\n{SAYS}")
     assert err.splitlines()[0] == line
 
@@ -106,7 +106,7 @@ def test_a_wrong_flag_of_absl_is_one_line(flag):
     assert re.fullmatch(f"finetune: .*{name}.* Try finetune --help.\n", refused("finetune", flag))
 
 
-def test_without_stderr_a_command_says_nothing_on_stdout(tmp_path):
+def test_missing_stderr_adds_nothing_to_stdout(tmp_path):
     done = subprocess.run(
         f"{sys.executable} -m tangent_jax store list --store={tmp_path} 2>&-", shell=True, cwd=ROOT, capture_output=True
     )
@@ -123,13 +123,13 @@ def test_a_wrong_command_is_one_line(words, monkeypatch):
         main()
 
 
-def test_a_package_that_is_not_installed_is_one_line():
+def test_missing_package_is_one_line():
     done = call("inspect", code="sys.modules['jinja2'] = None")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "inspect: the package jinja2 must be installed; it is missing. Install tangent-jax[data].\n"
 
 
-def test_a_signal_while_a_command_is_imported_is_one_line():
+def test_signal_at_import_is_one_line():
     sent = f"lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGTERM)})"
     done = call("store", code=f"import runpy; runpy.run_module = {sent}")
     assert (done.returncode, done.stderr.strip()) == (128 + signal.SIGTERM, "interrupted before anything began")
@@ -150,13 +150,13 @@ ENDED = {
 
 @pytest.mark.parametrize("kind", [ValueError, jax.errors.JaxRuntimeError, ConnectionResetError])
 @pytest.mark.parametrize("text", ENDED)
-def test_a_process_whose_neighbour_ended_says_so_in_one_line(kind, text):
+def test_ended_neighbour_is_one_line(kind, text):
     line = command.in_one_line(kind(text), is_job=True)
     ended = f"another process of the job ended ({ENDED[text]})"
     assert line == f"{ended}. Start all again: they go on from what is saved"
 
 
-def test_an_error_is_one_line_and_a_bug_of_one_process_has_its_traceback():
+def test_error_is_a_line_and_bug_a_traceback():
     full = OSError(28, "No space left on device", "out")
     for is_job in (False, True):
         assert command.in_one_line(full, is_job) == "[Errno 28] No space left on device: 'out'"
@@ -188,7 +188,7 @@ def test_every_exit_has_a_code_of_the_table():
     )
 
 
-def test_a_command_imports_no_other_and_nothing_that_is_shared_imports_one():
+def test_command_imports_no_other():
     own = {f"tangent_jax.commands.{name}" for name in COMMANDS}
     assert own <= {*MODULES}
     for name, path in MODULES.items():
@@ -200,7 +200,7 @@ def test_a_command_imports_no_other_and_nothing_that_is_shared_imports_one():
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_other_defaults_which_flags_change(name):
+def test_preset_is_defaults_that_flags_change(name):
     own = PRESETS[name]
     with definitions("compose"):
         parse(["compose", f"--preset={name}"])
@@ -254,12 +254,12 @@ def test_folders_of_splits_are_the_data_set():
 
 
 @pytest.mark.parametrize("words", [["--test=x"], ["--train="], ["--train=x", "--dataset=digits"]], ids=" ".join)
-def test_folders_of_splits_without_train_or_beside_a_data_set_are_refused(words):
+def test_wrong_split_folders_are_refused(words):
     with definitions("finetune"), pytest.raises(Error, match="--train"):
         parse(["finetune", *words])
 
 
-def test_a_class_of_which_all_training_images_were_removed_is_said(monkeypatch, capsys):
+def test_class_of_removed_images_is_said(monkeypatch, capsys):
     """The other classes train on; a test split says nothing."""
     labels = np.array([0, 1, 1], np.int32)
     train = Examples(tuple("abc"), labels, lambda i: f"train {i}".encode())
@@ -274,7 +274,7 @@ def test_a_class_of_which_all_training_images_were_removed_is_said(monkeypatch, 
     assert "left to train on" not in capsys.readouterr().err
 
 
-def test_every_flag_is_of_the_table_and_has_its_help_everywhere():
+def test_flags_are_of_the_table_with_help():
     own = {binary: defined(binary)[1] for binary in binaries()}
     assert {name for flags in own.values() for name in flags} == {*TABLE}
     for name, make in TABLE.items():
@@ -282,7 +282,7 @@ def test_every_flag_is_of_the_table_and_has_its_help_everywhere():
         assert all(about in flags[name].help for flags in own.values() if name in flags), name
 
 
-def test_a_flag_sets_a_field_of_a_recipe_only_where_that_is_stated():
+def test_flag_sets_a_stated_recipe_field():
     """`delta` of a budget must not fill a field `delta` of another meaning."""
     assert {*FIELD_OF} <= {*TABLE}
     assert {*FIELD_OF.values()} <= {*FLAT}

@@ -69,7 +69,7 @@ def test_results_are_those_of_one_device(results):
 
 
 @pytest.mark.long
-def test_results_of_one_process_are_those_of_one_device(results, four):
+def test_one_process_is_one_device(results, four):
     assert_alike(results["1"], four)
     check_noise(four["noise"])
     assert four["paid"] == 4
@@ -97,7 +97,7 @@ def test_processes_hold_one_result(results):
     assert np.ptp(results["processes"]["coins"])
 
 
-def test_processes_that_do_not_agree_are_refused_and_an_error_of_one_is_raised_in_all(results):
+def test_disagreeing_processes_are_refused(results):
     for name in ("processes", "other"):
         assert all(results[name][f"raised: {call}"] == 1 for call in ("inputs", "order", "on_step"))
 
@@ -119,26 +119,26 @@ def test_a_private_run_has_one_ledger(results):
         assert not given["read again"].any()
 
 
-def test_a_stop_of_one_process_is_one_of_all_and_both_go_on_to_the_same_bits(results):
+def test_stop_of_one_process_stops_all(results):
     for name in ("processes", "other"):
         for ask in ("a handler", "SIGTERM"):
             assert 2 <= results[name][f"{ask}: epochs saved"] < 30
             assert not results[name][f"{ask}: went on"].any()
 
 
-def test_features_of_processes_without_a_common_disk_are_those_of_one(results):
+def test_features_need_no_common_disk(results):
     for name in ("processes", "other"):
         assert np.array_equal(results[name]["features apart"], results["1"]["features"])
 
 
 @pytest.mark.long
-def test_the_same_number_of_devices_gives_the_same_bits(four, tmp_path):
+def test_same_device_count_gives_same_bits(four, tmp_path):
     finish(start(tmp_path, "--trained", devices=4))
     for name, value in np.load(tmp_path / "results.npz").items():
         assert np.array_equal(value, four[name]), name
 
 
-def test_a_private_job_that_is_killed_never_takes_a_step_unpaid(tmp_path):
+def test_killed_private_job_took_no_unpaid_step(tmp_path):
     """TANGENT_JAX_KILLS=10 for the long form, and no more: a kill is a start of two processes."""
     rng, ledger, log = np.random.default_rng(0), tmp_path / "slow/ledger.json", tmp_path / "steps"
     log.touch()
@@ -170,7 +170,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("given", REFUSED)
-def test_a_job_that_cannot_be_is_refused_in_one_line(given):
+def test_impossible_job_is_refused(given):
     with socket.create_server(("", 0)) as server:
         taken = server.getsockname()[1]
         flags = given.format(taken=taken).split()
@@ -180,14 +180,14 @@ def test_a_job_that_cannot_be_is_refused_in_one_line(given):
 
 
 @pytest.mark.parametrize("process", [1, *in_long(0)])
-def test_a_process_that_nobody_joins_ends_with_one_line(process, tmp_path):
+def test_lonely_process_ends_with_one_line(process, tmp_path):
     finish(start(tmp_path, f"{process}", free_port(), "--soon"), code=1)
     last = (tmp_path / "stderr").read_text().splitlines()[-1]
     assert "2 processes of the job must start within 2 s; got fewer." in last
 
 
 @pytest.mark.long
-def test_a_binary_of_two_processes_ends_with_the_line_of_one(tiny, tmp_path):
+def test_binary_of_two_processes_prints_once(tiny, tmp_path):
     flags = [tiny, "--epochs=2", f"--cache_dir={tmp_path}/cache"]
     join = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", f"--out={tmp_path}/two"]
     command = ("tangent_jax", "finetune", *flags, *join)

@@ -54,7 +54,7 @@ def test_a_block_is_the_sum_of_its_halves():
 
 
 @pytest.mark.parametrize("shards", [1, 2, 7, 8, 13])
-def test_the_bits_are_the_same_in_any_order_and_however_often_a_shard_comes(shards):
+def test_bits_ignore_order_and_repetition(shards):
     tree = Numbers(shards)
     alone = fold.fold(tree)
     others = 0
@@ -70,7 +70,7 @@ def test_the_bits_are_the_same_in_any_order_and_however_often_a_shard_comes(shar
     assert others or shards < 3  # a plain sum has other bits in another order
 
 
-def test_shards_that_are_missing_leave_the_same_bits_in_any_order_too():
+def test_missing_shards_ignore_order():
     tree = Numbers()
     came = [0, 1, 3, 4, 5, 6, 7, 12]
     totals = [tree.total(merged_at_random(tree, ones(tree, *came), seed)) for seed in range(10)]
@@ -80,7 +80,7 @@ def test_shards_that_are_missing_leave_the_same_bits_in_any_order_too():
         tree.total(tree.zero())
 
 
-def test_a_shard_that_is_there_is_not_computed_again():
+def test_present_shard_is_not_computed_again():
     class Once(Numbers):
         def sums(self, shard):
             assert shard == 3
@@ -90,7 +90,7 @@ def test_a_shard_that_is_there_is_not_computed_again():
     assert Once().add(Once().add(whole, 3), 3).keys() == Once().add(Once().add(whole, 3), 1).keys() == {(2, 0)}
 
 
-def test_in_order_one_block_of_a_level_waits_and_at_random_two_fifths_of_the_shards():
+def test_in_order_one_block_a_level_waits():
     shards = 1024
     one = np.ones(1)
 
@@ -108,7 +108,7 @@ def test_in_order_one_block_of_a_level_waits_and_at_random_two_fifths_of_the_sha
     assert most_waiting(at_random) == pytest.approx(0.39 * shards, rel=0.05)
 
 
-def test_the_simulation_has_the_same_bits_in_each_order(monkeypatch, capsys):
+def test_simulation_has_same_bits_in_any_order(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["simulate.py", "--shards=21", "--features=7", "--classes=3", "--workers=4"])
     simulate.main()
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -129,7 +129,7 @@ def alone(images):
     return fold.fold(images)
 
 
-def test_the_sum_is_that_of_all_images_and_a_shard_is_summed_in_chunks(images, alone, monkeypatch):
+def test_sum_is_of_all_images_in_chunks(images, alone, monkeypatch):
     map_, digits = images.map(), tj.open_dataset("digits")
     data = tj.extract(map_, digits.train, tj.Cache(images.cache_dir))
     whole = tj.solver.make_statistics(map_, data, digits.classes)
@@ -184,7 +184,7 @@ def run_example(engine, *flags):
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["apache_beam", "ray"])
-def test_an_engine_folds_them_though_a_worker_is_killed(engine):
+def test_engine_folds_despite_killed_worker(engine):
     """Also if one process computes all features again."""
     said = run_example(engine, "--shards=5", "--cache_dir=")
     assert said.pop("seconds") > 0
@@ -194,7 +194,7 @@ def test_an_engine_folds_them_though_a_worker_is_killed(engine):
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["apache_beam", "ray"])
-def test_an_engine_folds_birds_though_a_worker_is_killed(engine, shared, vit_tiny):
+def test_engine_folds_birds_despite_killed_worker(engine, shared, vit_tiny):
     """Features are those of the cache of all runs; a first run computes them in minutes."""
     said = run_example(engine, f"--dataset=folder:{shared}/data/cub50.zip", f"--weights={vit_tiny}")
     assert said.pop("seconds") > 0

@@ -77,7 +77,7 @@ def one_process(recipe, cache, count=COUNT):
     return predict, Shards(predict, features, recipe, rows, CLASSES)
 
 
-def test_statistics_of_contributors_have_the_bits_of_one_process(people, collection, cache, tmp_path):
+def test_contributors_have_bits_of_one_process(people, collection, cache, tmp_path):
     for own in people[::-1]:  # whoever comes first
         assert collection.take(own.name, own.contribute(collection.request))
     alone = tj.Store(tmp_path / "alone")
@@ -87,7 +87,7 @@ def test_statistics_of_contributors_have_the_bits_of_one_process(people, collect
     assert not verify(collection.store)
 
 
-def test_few_images_are_sent_as_their_root_which_gives_the_head_of_g_to_rounding(ten):
+def test_few_images_are_sent_as_root(ten):
     _, liar, sent, nine = ten
     read = {name: read_bytes(files.component)[0] for name, files in sent.items()}
     k, map_ = sum(nine.predict.sizes), nine.predict
@@ -107,7 +107,7 @@ def test_few_images_are_sent_as_their_root_which_gives_the_head_of_g_to_rounding
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_sent_names_no_image_no_folder_and_no_data(people, collection):
+def test_sent_data_names_no_image(people, collection):
     sent = people[0].contribute(collection.request).component
     text = read_bytes(sent)[1]["provenance"]
     origin = json.loads(text)
@@ -120,7 +120,7 @@ def test_what_is_sent_names_no_image_no_folder_and_no_data(people, collection):
     assert kept.recipe == LDA.for_shard(NAMES[0])  # the server's own words
 
 
-def test_contributors_of_other_classes_are_summed_by_the_names_of_classes(people, collection, monkeypatch):
+def test_other_classes_are_summed_by_name(people, collection, monkeypatch):
     """A contributor knows its own classes alone, in its own order."""
     own = people[0]
     dataset, map_ = tj.open_dataset("digits"), collection.predict
@@ -193,7 +193,7 @@ def test_every_fault_and_lie_is_tried():
 
 
 @pytest.mark.parametrize("fault", LIES)
-def test_a_liar_among_ten_is_left_out_in_one_line_and_changes_no_bit_of_the_nine(ten, fault, tmp_path):
+def test_liar_changes_no_bit_of_the_nine(ten, fault, tmp_path):
     request, liar, _, nine = ten
     lie = faults.spoiled(liar, request, fault, wait=0)
     first = dataclasses.replace(nine, store=tj.Store(tmp_path / "store"), left_out={}, bytes={})
@@ -229,7 +229,7 @@ def test_wrong_labels_are_not_found(ten, tmp_path):
     assert own.take(liar.name, Contribution(file_bytes(lie, metadata)))
 
 
-def test_the_classes_of_tangent_weights_are_those_asked_for(tmp_path):
+def test_tangent_classes_are_those_asked_for(tmp_path):
     predict, own = HEAD.predictor(CLASSES), HEAD.predictor(("!", *CLASSES[1:]))
     collection = Collection(tj.Store(tmp_path), Request(HEAD, CLASSES), predict, HEAD)
     for classes in (("!", *CLASSES[1:]), CLASSES[::-1], CLASSES[:-1]):
@@ -261,7 +261,7 @@ def test_accuracy_is_by_the_names_of_classes(ten, cache, monkeypatch):
     assert accuracy(map_, few.solve(), few.classes, "digits", cache)["accuracy"] == 0
 
 
-def test_a_file_of_other_shapes_or_an_altered_one_is_left_out(people, collection):
+def test_altered_file_is_left_out(people, collection):
     sent = people[0].contribute(collection.request)
     dw, metadata = read_bytes(sent.component)
     k = 3
@@ -281,7 +281,7 @@ def test_a_file_of_other_shapes_or_an_altered_one_is_left_out(people, collection
     assert "name must be new" in collection.left_out[NAMES[0]]
 
 
-def test_a_contributor_that_is_removed_leaves_the_bits_of_a_store_that_never_had_it(people, collection, tmp_path):
+def test_removed_contributor_leaves_no_bit(people, collection, tmp_path):
     sent = [own.contribute(collection.request) for own in people]
     for name, files in zip(NAMES, sent, strict=True):
         collection.take(name, files)
@@ -298,7 +298,7 @@ def test_a_contributor_that_is_removed_leaves_the_bits_of_a_store_that_never_had
         remove_from(tmp_path / "store", NAMES[1])
 
 
-def test_a_contributor_goes_alone_whatever_its_name_or_its_list_say_of_others(tmp_path, capsys):
+def test_contributor_goes_alone(tmp_path, capsys):
     predict = HEAD.predictor(CLASSES)
     collection = Collection(tj.Store(tmp_path / "store"), Request(HEAD, CLASSES), predict, HEAD)
     for number, name in enumerate(("clinic", "Clinic", "liar")):
@@ -315,7 +315,7 @@ def test_a_contributor_goes_alone_whatever_its_name_or_its_list_say_of_others(tm
     assert "must not be removed ones" in collection.left_out["Clinic"]
 
 
-def test_an_image_that_is_removed_is_removed_on_both_sides(people, collection, tmp_path):
+def test_image_is_removed_on_both_sides(people, collection, tmp_path):
     people = fresh(people, tmp_path)
     for own in people:
         collection.take(own.name, own.contribute(collection.request))
@@ -334,7 +334,7 @@ def test_an_image_that_is_removed_is_removed_on_both_sides(people, collection, t
     assert image not in own_store.provenance(NAMES[2]).data.identifiers
 
 
-def test_an_image_that_a_contributor_must_forget_never_enters_a_store_that_is_begun_later(people, collection, tmp_path):
+def test_forgotten_image_enters_no_later_store(people, collection, tmp_path):
     own = dataclasses.replace(people[0], home=tmp_path / "home")
     before = own.features(collection.predict, CLASSES)
     image = before.examples[0][0]
@@ -360,7 +360,7 @@ def made_by_hand(predict, recipe, number, *listed):
 
 
 @pytest.mark.parametrize("kind", ["head", "blocks"])
-def test_a_component_of_other_weights_is_not_summed_and_is_asked_for_again(tmp_path, kind):
+def test_other_weights_are_asked_for_again(tmp_path, kind):
     """One folder, two runs: the second one is of weights that moved, where only a head is trained its head alone."""
     recipe = tj.store.recipe_of(**SETTINGS | {"kind": kind})
     predict = recipe.predictor(CLASSES)
@@ -379,7 +379,7 @@ def test_a_component_of_other_weights_is_not_summed_and_is_asked_for_again(tmp_p
 
 
 @pytest.mark.long
-def test_tangents_merged_by_their_factors_have_the_bits_of_one_process(people, cache, tmp_path):
+def test_merged_tangents_are_one_process(people, cache, tmp_path):
     alone, people = tj.Store(tmp_path / "alone"), fresh(people, tmp_path)
     predict, shards = one_process(HEAD, cache)
     fill(alone, shards, True)
@@ -391,7 +391,7 @@ def test_tangents_merged_by_their_factors_have_the_bits_of_one_process(people, c
 
 
 @pytest.mark.long
-def test_factors_by_which_nothing_can_be_merged_leave_their_contributor_out(people, tmp_path):
+def test_useless_factors_leave_contributor_out(people, tmp_path):
     request, predict = Request(HEAD, CLASSES, factors=True), HEAD.predictor(CLASSES)
     own = fresh(people[:1], tmp_path)[0]
     collection = Collection(tj.Store(tmp_path / "store"), request, predict, HEAD)
@@ -409,7 +409,7 @@ def test_factors_by_which_nothing_can_be_merged_leave_their_contributor_out(peop
 # Secure sums
 
 
-def test_limbs_add_without_an_error_and_one_limb_rounds():
+def test_limbs_add_exactly():
     rng = np.random.default_rng(0)
     parts = [rng.standard_normal(50) * 10.0 ** rng.integers(-6, 6, 50) for _ in range(7)]
     limit, exact = 1e7, np.sum(parts, 0)
@@ -433,12 +433,12 @@ def test_the_limit_itself_crosses_a_secure_sum(limit, limbs):
 
 
 @pytest.mark.parametrize("x", [np.nan, np.inf, 1.1])
-def test_a_number_that_would_spoil_a_secure_sum_is_not_sent(x):
+def test_spoiling_number_is_not_sent(x):
     with pytest.raises(InputError, match="numbers of at most 1; got"):
         fixed_point.encode(np.array([0.5, x]), 1.0, 3)
 
 
-def test_the_secure_sum_of_statistics_is_their_sum_but_for_its_rounding(people, cache):
+def test_secure_sum_is_the_sum(people, cache):
     settings = Settings("/tmp", method="lda", secure=True, limit=1e5)
     request, map_ = Request(LDA, CLASSES), LDA.predictor(CLASSES)
     limbs = np.array([secure.limbs_of(own, request, settings) for own in people])
@@ -452,7 +452,7 @@ def test_the_secure_sum_of_statistics_is_their_sum_but_for_its_rounding(people, 
 # Privacy
 
 
-def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_path):
+def test_noised_contributors_add_and_pay(people, tmp_path):
     settings = Settings("/tmp", privacy="local", epsilon=8.0, classes=",".join(CLASSES))
     mechanism, request = private.mechanism_of(settings), Request(LDA, CLASSES)
     map_, people = private.map_of(LDA.predictor(CLASSES)), fresh(people[:2], tmp_path)
@@ -498,7 +498,7 @@ def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_pat
 
 
 @pytest.mark.parametrize("privacy", ["local", "central"])
-def test_a_class_that_one_contributor_alone_has_never_leaves_it(people, tmp_path, privacy):
+def test_class_of_one_contributor_stays(people, tmp_path, privacy):
     """Nor do its images: what a contributor sends has the names and shapes of the list."""
     listed = CLASSES[:-1]
     settings = Settings("/tmp", privacy=privacy, epsilon=8.0, classes=",".join(listed))
@@ -518,14 +518,14 @@ def test_a_class_that_one_contributor_alone_has_never_leaves_it(people, tmp_path
     assert json.loads(read_bytes(sent["component"])[1]["statistics"])["classes"] == [*listed]
 
 
-def test_a_private_contributor_that_fails_says_nothing_of_its_images(people, tmp_path, capsys):
+def test_failing_private_contributor_is_silent(people, tmp_path, capsys):
     own, request = dataclasses.replace(people[0], home=tmp_path), Request(LDA, ("no class", "of digits"))
     settings = Settings("/tmp", privacy="local", classes="no class,of digits")
     assert private.answer(own, request, private.mechanism_of(settings)) == {}
     assert "an image of the classes asked for; got none" in capsys.readouterr().err
 
 
-def test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm(people):
+def test_contributor_moves_sum_by_clip_norm(people):
     request, map_ = Request(LDA, CLASSES), private.map_of(LDA.predictor(CLASSES))
     step = private.Contribution(len(CLASSES), sum(map_.sizes), private.SHARES)
     sums = {own.name: private.read_clipped(private.clipped(own, request, 1.0), step) for own in people}
@@ -561,7 +561,7 @@ def test_settings_that_cannot_be_are_refused():
 # Flower
 
 
-def test_the_app_has_every_setting_with_its_default_and_the_page_has_its_versions():
+def test_app_has_settings_and_versions_of_page():
     project = tomllib.loads((ROOT / "examples/federation/pyproject.toml").read_text())
     said = {name.replace("-", "_"): value for name, value in project["tool"]["flwr"]["app"]["config"].items()}
     assert dataclasses.asdict(Settings("/tmp")) | {"out": ""} == said
@@ -622,7 +622,7 @@ def test_the_server_waits_no_longer_than_it_says(people, collection, monkeypatch
     assert federation.grid.asked == []  # what is there is not asked for again
 
 
-def test_no_answer_of_one_contributor_spoils_the_classes_of_all(monkeypatch):
+def test_one_answer_spoils_no_classes(monkeypatch):
     pytest.importorskip("flwr", reason="flwr is absent")
     from flwr.supercore.task_identity import TaskIdentity
     from tangent_federation.server_app import Federation
@@ -651,7 +651,7 @@ NOBODY = {
 
 
 @pytest.mark.parametrize("match", NOBODY)
-def test_who_says_no_name_and_no_classes_is_left_out_in_one_line(match):
+def test_nameless_contributor_is_left_out(match):
     for answer in NOBODY[match]:
         left_out = {}
         with leaving_out("node 1", left_out):
@@ -728,7 +728,7 @@ def flower(environment, out, nodes, cache, **settings):
 
 
 @pytest.mark.long
-def test_a_flower_run_has_the_bits_of_one_process_and_goes_on_after_a_removal(superlink, cache, tmp_path):
+def test_flower_run_is_one_process(superlink, cache, tmp_path):
     said = flower(superlink, tmp_path / "out", 4, cache, faults="nan:0 silent:1")
     assert [*said["left_out"]] == ["contributor 0", "contributor 1"]
     dataset = tj.open_dataset("digits")
@@ -750,7 +750,7 @@ def test_a_flower_run_has_the_bits_of_one_process_and_goes_on_after_a_removal(su
 
 
 @pytest.mark.long
-def test_secagg_sums_statistics_to_the_bits_of_their_head(superlink, cache, tmp_path):
+def test_secagg_sums_to_the_bits(superlink, cache, tmp_path):
     secured = flower(superlink, tmp_path / "secure", 4, cache, secure=True)
     plain = flower(superlink, tmp_path / "plain", 4, cache)
     assert secured["fingerprint"] == plain["fingerprint"]

@@ -71,7 +71,7 @@ print(count, *({*FLAGS} - own))
 """
 
 
-def test_no_flag_appears_by_importing_what_the_binaries_share():
+def test_imports_define_no_flag():
     """Of all that they share, in a process that has imported none of it; each binary defines its flags itself."""
     assert int(output_of(NO_FLAGS)[0]) >= 30
 
@@ -109,5 +109,5 @@ def test_a_module_loads_few_files_of_this_library(module, most):
     assert loaded(f"tangent_jax.{module}")[0] <= most
 
 
-def test_the_library_loads_jax_at_the_first_use_of_a_name():
+def test_jax_is_loaded_at_first_use():
     assert loaded("tangent_jax") == (4, False)

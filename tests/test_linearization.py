@@ -11,7 +11,7 @@ from tangent_jax import InputError, linearize
 from tangent_jax.core.notation import Dual
 
 
-def test_a_plain_function_with_a_tuple_of_parameters(x64):
+def test_plain_function_takes_tuple_parameters(x64):
     w = (normal(1, (3, 4)), [normal(2, (4,))])
     dw = (normal(3, (3, 4)), [normal(4, (4,))])
     x = normal(5, (2, 3))
@@ -20,7 +20,7 @@ def test_a_plain_function_with_a_tuple_of_parameters(x64):
     assert_rel_close(got, Dual(y, (1 - y**2) * (x @ dw[0] + dw[1][0])))
 
 
-def test_a_linen_model_with_part_of_its_parameters(x64):
+def test_linen_model_takes_part_of_parameters(x64):
     model, x = nn.Sequential([nn.Dense(5), nn.relu, nn.Dense(2)]), normal(1, (4, 3))
     w = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), model.init(jax.random.key(0), x))
     dw = {"params": {"layers_2": tree_normal(2, w["params"]["layers_2"])}}
@@ -47,7 +47,7 @@ def test_an_nnx_model_after_split():
     assert_rel_close(linearize(f, w)(last, x), Dual(*jax.jvp(lambda w: f(w, x), (w,), (nnx.merge_state(last, zero),))))
 
 
-def test_an_nnx_module_with_tied_weights_is_refused():
+def test_nnx_tied_weights_are_refused():
     rngs = nnx.Rngs(0)
     one, drop = nnx.Linear(3, 3, rngs=rngs), nnx.Dropout(0.5, rngs=rngs, deterministic=True)
     linearize(lambda m, x: m(x), nnx.Sequential(one, drop, nnx.Linear(3, 3, rngs=rngs), drop))
@@ -58,7 +58,7 @@ def test_an_nnx_module_with_tied_weights_is_refused():
 @pytest.mark.parametrize(
     "layer", [nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.BatchNorm(3, rngs=nnx.Rngs(0))], ids=["dropout", "norm"]
 )
-def test_an_nnx_module_in_training_is_refused_in_one_line(layer):
+def test_nnx_in_training_is_refused(layer):
     graph, w, rest = nnx.split(nnx.Sequential(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), layer), nnx.Param, ...)
     dw, x = jax.tree.map(jnp.zeros_like, w), jnp.ones((2, 3))
     f = lambda w, x: nnx.merge(graph, w, rest)(x)  # noqa: E731
@@ -80,7 +80,7 @@ def test_a_step_that_trains_nothing_is_refused():
             linearize(lambda w, x: nnx.merge(graph, w)(x), w)(dw, jnp.ones((1, 3)))
 
 
-def test_a_leaf_that_w_has_not_or_that_has_no_tangent_is_refused():
+def test_leaf_without_tangent_is_refused():
     w = {"kernel": 2.0, "bias": 1.0, "table": jnp.arange(3)}
     f_lin = linearize(lambda w, x: w["kernel"] * x, w)
     refused = "dw must be a part of w; w lacks its leaf kernl, and has kernel. Build dw by jax.tree"

@@ -166,20 +166,20 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize(("program", "case"), PROGRAMS, ids=lambda value: getattr(value, "__name__", value))
-def test_every_program_lowers_for_cuda_and_tpu_from_here_and_never_calls_the_host(program, case):
+def test_programs_lower_for_cuda_and_tpu(program, case):
     f, *arguments = program(*CASES[case]())
     text = lowered(ACCELERATORS, f, *arguments)
     assert "callback" not in text
     assert jax.default_backend() == "gpu" or TARGET not in text
 
 
-def test_the_program_for_cuda_has_cuda_s_convolution_and_a_cpu_s_its_own():
+def test_convolution_is_of_the_platform():
     f, *arguments = trunk(*CASES["resnet"]())
     counts = [lowered(platform, f, *arguments).count("stablehlo.convolution") for platform in ("cuda", "tpu", "cpu")]
     assert counts == [3, 3, 0]  # the stem's and a block's two
 
 
-def test_halves_are_multiplied_as_they_are_where_the_sum_is_wide_all_the_same():
+def test_halves_multiply_into_wide_sums():
     half = jnp.ones((2, 3), jnp.bfloat16)
     texts = [lowered(platform, partial(product, "ij,kj->ik"), half, half) for platform in ("cuda", "tpu", "cpu")]
     for text in texts:
@@ -219,7 +219,7 @@ FORMED = [(outputs, "ViT, half"), (epoch, "autodiff, half"), (vmapped, "nlft"), 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(("program", "case"), FUSED + FORMED, ids=lambda value: getattr(value, "__name__", value))
-def test_a_gpu_attends_by_the_kernel_where_no_tangent_is_needed(program, case):
+def test_gpu_attends_by_kernel_without_tangent(program, case):
     f, *arguments = program(*CASES[case]())
     assert ((program, case) in FUSED) == (TARGET in lowered("cuda", f, *arguments))
     assert TARGET not in lowered("cpu", f, *arguments)
@@ -229,20 +229,20 @@ def test_a_gpu_attends_by_the_kernel_where_no_tangent_is_needed(program, case):
 @pytest.mark.parametrize(
     ("shape", "dtype"), [((2, 5, 3, 8), "float32"), ((2, 5, 3, 4), "bfloat16"), ((2, 5, 3, 136), "bfloat16")]
 )
-def test_what_the_kernel_does_not_compute_is_never_given_to_it(shape, dtype):
+def test_kernel_gets_only_what_it_computes(shape, dtype):
     assert TARGET not in lowered("cuda", alone, *operands(shape, dtype))
     for taken in ("bfloat16", "float16"):
         assert TARGET in lowered("cuda", alone, *operands((2, 5, 3, 128), taken))
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_program_for_any_batch_size_is_never_given_to_the_kernel():
+def test_kernel_gets_no_open_batch_size():
     any_batch = jax.ShapeDtypeStruct((*export.symbolic_shape("b"), 5, 3, 8), jnp.bfloat16)
     assert TARGET not in lowered("cuda", alone, any_batch, any_batch, any_batch)
 
 
 @pytest.mark.usefixtures("gpu")
-def test_examples_of_a_vmapped_axis_are_examples_as_others():
+def test_vmapped_examples_are_examples():
     q, k, v = operands()
     text = lowered("cuda", jax.vmap(alone, (0, None, None)), jnp.stack([q, 2 * q, 3 * q]), k, v)
     (call,) = [line for line in text.splitlines() if TARGET in line]
@@ -250,7 +250,7 @@ def test_examples_of_a_vmapped_axis_are_examples_as_others():
 
 
 @pytest.mark.parametrize("where", ["cpu", "gpu"])
-def test_attention_on_a_cpu_is_the_plain_one_bit_for_bit(where, request):
+def test_cpu_attention_is_plain(where, request):
     if where == "gpu":  # a machine with a GPU that computes on its CPU
         request.getfixturevalue("gpu")
     q, k, v = operands()
@@ -260,7 +260,7 @@ def test_attention_on_a_cpu_is_the_plain_one_bit_for_bit(where, request):
 
 
 @pytest.mark.usefixtures("gpu")
-def test_where_it_is_differentiated_attention_is_formed_and_has_the_closed_form_s_tangent():
+def test_differentiated_attention_is_closed_form():
     x, dx = operands(), [normal(10 + i, (2, 5, 3, 8), jnp.bfloat16) for i in range(3)]
     want = attention(*(a for pair in zip(x, dx, strict=True) for a in pair))
     assert_rel_close(jax.jvp(alone, x, dx), want, TOLERANCE["bfloat16"])
@@ -270,7 +270,7 @@ def test_where_it_is_differentiated_attention_is_formed_and_has_the_closed_form_
 # Copies from the host, which JAX logs on a CPU too
 
 
-def test_no_copy_is_of_one_step_or_one_micro_batch():
+def test_no_copy_is_of_one_step():
     """As many copies to the device for 2 steps of an epoch as for 16, for 2 micro-batches as for 8."""
     code = """
 import sys

@@ -14,7 +14,7 @@ NAMES = ["tangent_jax", *(m.name for m in pkgutil.walk_packages(tangent_jax.__pa
 MODULES = {name: importlib.import_module(name) for name in NAMES if name not in RUN_BY_NAME}
 
 
-def test_a_public_name_is_one_object_and_an_object_has_one_public_name():
+def test_public_name_is_one_object():
     names = public_names()
     assert len({id(value) for value in names.values()}) == len(names) > 100
 
@@ -27,7 +27,7 @@ def test_no_name_hides_a_module():
         assert sys.modules[name] is module
 
 
-def test_every_public_function_and_class_has_an_example_that_runs():
+def test_public_names_have_examples():
     """Pytest runs it (`--doctest-modules`), with the small model of tests/demo.py."""
     values = {**public_names(), **{f"shards.{n}": v for n, v in vars(shards).items() if not n.startswith("_")}}
     ours = {n: v for n, v in values.items() if callable(v) and v.__module__.startswith("tangent_jax.")}

@@ -61,7 +61,7 @@ HOWTO = [page for page in sorted((DOCS / "howto").glob("*.md")) if code_of(page)
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=name)
-def test_a_tutorial_is_a_valid_notebook_without_outputs(page):
+def test_tutorial_has_no_outputs(page):
     nbformat = pytest.importorskip("nbformat", reason="nbformat is absent: it comes with the extra docs")
     notebook = nbformat.read(page, as_version=4)
     nbformat.validate(notebook)
@@ -71,7 +71,7 @@ def test_a_tutorial_is_a_valid_notebook_without_outputs(page):
 
 
 @pytest.mark.parametrize("page", [*PAGES, *ROOTS], ids=name)
-def test_links_lead_to_a_page_and_a_heading_and_code_compiles(page):
+def test_links_lead_somewhere_and_code_compiles(page):
     for target, heading in LINK.findall(prose_of(page)):
         to = (page.parent / target).resolve() if target else page
         assert to.exists() or to.is_relative_to(DOCS / "reference/api"), target  # `make docs` writes these
@@ -114,7 +114,7 @@ def test_a_notebook_runs(page, tmp_path, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", [README, *HOWTO], ids=name)
-def test_the_code_of_a_page_runs_and_prints_the_figures_beside_it(page, tmp_path, monkeypatch, capsys):
+def test_page_code_prints_its_figures(page, tmp_path, monkeypatch, capsys):
     """A line `print(...)  # 0.46 0.25` prints these numbers, about: noise of a private run is fresh."""
     run(page, tmp_path, monkeypatch)
     printed = capsys.readouterr().out.splitlines()
@@ -130,7 +130,7 @@ WORDS = rf"(?:python -m experiments\.|(?:tangent-jax|python -m tangent_jax) (?=(
 LINE = re.compile(rf"{WORDS}((?:(?:{'|'.join(GROUPS)}) )?[a-z]\w+)((?:\\\n|[^\n`])*)")
 
 
-def test_commands_of_the_pages_parse_with_the_binaries_own_flags():
+def test_page_commands_parse():
     """All lines of one binary in turn, with its flags defined once."""
     commands: dict[str, list[str]] = {}
     for binary, arguments in LINE.findall("".join(map(text_of, PAGES))):
@@ -160,7 +160,7 @@ def counted(section: str) -> str:
     return f"{held} of {held + failed}" if held + failed else "not run"
 
 
-def test_the_counts_and_verdicts_on_the_paper_are_those_of_its_report():
+def test_paper_verdicts_are_of_report():
     report = (DOCS / "paper/report.md").read_text()
     sections = {part.partition(":")[0]: part for part in re.split(r"^## ", report, flags=re.MULTILINE)[1:]}
     page = (DOCS / "paper.md").read_text()

@@ -72,7 +72,7 @@ def test_without_a_word_the_optimum_is_another():
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_a_solution_is_within_its_certificate_after_as_many_passes(weights, inputs):
+def test_solution_is_within_certificate(weights, inputs):
     settings = {"start": START, "example_weights": weights, "certificate": 1e-3}
     solved, fine = (solve(predict, DATA, OBJECTIVE, **settings) for predict in (coarse, linear))
     assert solved.info.converged
@@ -80,7 +80,7 @@ def test_a_solution_is_within_its_certificate_after_as_many_passes(weights, inpu
     assert solved.steps == fine.steps
 
 
-def test_each_of_many_is_within_its_certificate_after_as_many_passes(inputs):
+def test_each_of_many_is_within_certificate(inputs):
     start = solve(linear, DATA, OBJECTIVE, start=START, certificate=1e-3)
     settings = {"example_weights": WEIGHTS, "start": start, "certificate": 2e-3}
     many, others = (solve_many(predict, DATA, OBJECTIVE, **settings) for predict in (coarse, linear))
@@ -97,7 +97,7 @@ def test_the_bound_of_any_step_holds():
     assert bound <= 1.1 * solved.info.certificate  # both have a term for rounding, which differs by processor
 
 
-def test_a_users_iterator_of_weights_is_left_at_the_users_precision():
+def test_users_iterator_keeps_precision():
     seen = []
 
     def rows():
@@ -194,7 +194,7 @@ def test_every_pass_asks_for_it(asked, tmp_path, name):
     assert {*asked.seen} == {"highest"}
 
 
-def test_a_runs_identity_does_not_depend_on_a_default_that_no_pass_uses():
+def test_identity_ignores_unused_default():
     predict, data, objective = small_task()
     problem = make_problem(predict, data, objective, None, predict.zeros())
     here = identity(problem.identity_inputs(predict.zeros()))
@@ -253,7 +253,7 @@ class Cube(tj.losses.Loss):
         return jnp.sum(jnp.abs(outputs - targets[:, None]) ** 3, 1)
 
 
-def test_an_expansion_in_f64_does_not_depend_on_the_precision_of_f32():
+def test_f64_expansion_ignores_f32_precision():
     predict, data, _ = small_task()
     rows = jacobian_rows(predict, data.inputs)
     given = rows, rows.gram(), np.asarray(rows.outputs), np.asarray(data.targets), Objective(Cube(), penalty=0.1)
@@ -262,14 +262,14 @@ def test_an_expansion_in_f64_does_not_depend_on_the_precision_of_f32():
         np.testing.assert_array_equal(expand(*given).roots, fine)
 
 
-def test_rows_of_j_in_f64_do_not_depend_on_the_precision_of_f32():
+def test_f64_rows_ignore_f32_precision():
     predict, _, x, _ = private_task("blocks", 1)
     fine = jacobian_rows(predict, x).gram()
     with jax.default_matmul_precision("BF16_BF16_F32"):
         np.testing.assert_array_equal(jacobian_rows(predict, x).gram(), fine)
 
 
-def test_a_model_of_functions_is_one_architecture_at_any_precision():
+def test_function_model_ignores_precision():
     here = tj.model_of([lambda w, x: x @ w["kernel"]], {"kernel": np.ones((4, 3), np.float32)}, X[:1]).model
     settings = here.settings
     with jax.default_matmul_precision("highest"):

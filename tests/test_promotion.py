@@ -62,6 +62,6 @@ ROADS = {
 
 
 @pytest.mark.parametrize("road", ROADS)
-def test_the_main_roads_run_under_strict_promotion(road):
+def test_main_functions_run_under_strict(road):
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         ROADS[road]()

@@ -59,7 +59,7 @@ def test_the_sdist_holds_what_a_packager_tests(built):
 
 
 @pytest.mark.long
-def test_the_readme_s_first_steps_and_the_commands_run_from_the_wheel_in_another_folder(built, tmp_path):
+def test_readme_runs_from_the_wheel(built, tmp_path):
     (wheel,) = built.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", tmp_path, wheel], check=True)
@@ -91,7 +91,7 @@ def test_the_makefile_names_tests_that_exist():
     assert sorted(path for path in named if not (ROOT / path).exists()) == []
 
 
-def test_the_table_of_installation_has_every_extra():
+def test_install_table_has_every_extra():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     page = (ROOT / "docs/reference/commands.md").read_text().partition("## Install")[2].partition("\n## ")[0]
     assert {*re.findall(r"`\[(\w+)\]`", page)} == {*settings["project"]["optional-dependencies"]}

@@ -99,7 +99,7 @@ def check_links(site):
 
 
 @pytest.mark.long
-def test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link(tmp_path):
+def test_site_builds_without_dead_links(tmp_path):
     """In a process of its own, as `make docs`, but that notebooks are not executed. One test: a build takes 25 s."""
     site = tmp_path / "site"
     options = ["-b", "html", "-E", "-W", "--keep-going", "-q", "-D", "nb_execution_mode=off", "-d"]

@@ -12,7 +12,7 @@ def numbers(version):
     return tuple(parts + [0] * (3 - len(parts)))
 
 
-def test_the_lowest_versions_that_are_tried_are_those_of_pyproject():
+def test_lowest_versions_are_pyprojects():
     stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     text = (ROOT / "lowest.txt").read_text()
     lowest = dict(re.findall(r"^([\w-]+)==([\d.]+)(?:; python_version < .*)?$", text, re.MULTILINE))

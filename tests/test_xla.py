@@ -16,7 +16,7 @@ print(float(jnp.linalg.norm(jax.jit(f)(x, u) - f(x, u)) / jnp.linalg.norm(f(x, u
 """
 
 
-def test_sums_of_several_signals_side_by_side_are_right():
+def test_side_by_side_sums_are_right():
     """jaxlib 0.10.2 was wrong by 10 % here (jax issue 39103)."""
     others = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=others, capture_output=True, text=True, check=True)

@@ -22,7 +22,7 @@ def looped(score, target, shadows, held):
     return [score(target[i], shadows[held[:, i], i], shadows[~held[:, i], i]) for i in range(len(target))]
 
 
-def test_lira_is_its_definition_example_by_example():
+def test_lira_is_its_definition():
     target, shadows, held, _ = drawn(np.random.default_rng(0))
 
     def online(s, inside, outside):
@@ -36,7 +36,7 @@ def test_lira_is_its_definition_example_by_example():
 
 
 @pytest.mark.parametrize(("name", "a"), [("RMIA", None), ("RMIA offline", 0.3)])
-def test_rmia_is_the_share_of_the_population_that_an_example_dominates(name, a):
+def test_rmia_counts_dominated_population(name, a):
     target, shadows, held, _ = drawn(np.random.default_rng(1))
 
     def ratio(s, inside, outside):
@@ -49,7 +49,7 @@ def test_rmia_is_the_share_of_the_population_that_an_example_dominates(name, a):
     np.testing.assert_allclose(ATTACKS[name](target, shadows, held), expected)
 
 
-def test_students_t_is_the_predictive_density_of_its_prior():
+def test_students_t_is_predictive_density():
     """p(s) = integral of N(s; mean, variance) over the posterior of mean and variance, on a grid."""
     rng = np.random.default_rng(2)
     target, shadows, held, _ = drawn(rng, k=12, n=40)
@@ -72,7 +72,7 @@ def test_students_t_is_the_predictive_density_of_its_prior():
         assert got[i] == pytest.approx(expected, rel=1e-3)
 
 
-def test_students_t_of_many_shadows_is_lira_and_of_few_is_better():
+def test_students_t_is_lira_for_many_shadows():
     rng, aucs = np.random.default_rng(3), {}
     for k in (6, 4000):
         target, shadows, held, member = drawn(rng, k=k, n=2000)
@@ -82,7 +82,7 @@ def test_students_t_of_many_shadows_is_lira_and_of_few_is_better():
     assert aucs[6]["Student's t"] > aucs[6]["LiRA online"] + 0.02
 
 
-def test_no_attack_beats_the_likelihood_ratio_of_known_gaussians():
+def test_no_attack_beats_likelihood_ratio():
     """Signals N(0, 1) and N(2, 1), by example shifted: the best AUC is Phi(2 / sqrt 2), at 1 % Phi(z_1 % + 2)."""
     target, shadows, held, member = drawn(np.random.default_rng(4), k=400, n=20000)
     best = {"auc": norm.cdf(2**0.5), "tpr_1%": norm.cdf(norm.ppf(0.01) + 2)}
@@ -96,20 +96,20 @@ def test_no_attack_beats_the_likelihood_ratio_of_known_gaussians():
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_signals_that_membership_does_not_move_are_at_chance(name):
+def test_unmoved_signals_are_at_chance(name):
     target, shadows, held, member = drawn(np.random.default_rng(5), k=30, n=4000, shift=0.0)
     assert Ranking(ATTACKS[name](target, shadows, held), member).points(1)["auc"][0] == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_examples_in_all_shadows_or_in_none_and_spreads_of_zero_have_finite_scores(name):
+def test_scores_are_finite_in_corner_cases(name):
     target, shadows, held, _ = drawn(np.random.default_rng(6))
     held[:, 0], held[:, 1] = True, False
     shadows[:, 2] = 1.0
     assert np.isfinite(ATTACKS[name](target, shadows, held)).all()
 
 
-def test_a_side_without_shadows_says_nothing_in_lira():
+def test_lira_without_shadows_says_nothing():
     shadows, held = np.array([[0.0, 1.0], [2.0, 3.0]]), np.array([[True, False], [True, True]])
     side, other = attacks.sides(shadows, held)
     assert side.size.tolist() == [2, 1]
@@ -117,7 +117,7 @@ def test_a_side_without_shadows_says_nothing_in_lira():
     assert attacks.calibrate(np.array([5.0, 5.0]), shadows, held).tolist() == [5.0, 4.0]
 
 
-def test_rates_are_those_of_the_lowest_threshold_that_keeps_the_false_ones_down():
+def test_rates_use_lowest_valid_threshold():
     """Of 200 others, two may pass at 1 % and none at 0.1 %."""
     others = np.arange(200.0)
     members = np.array([250.0, 198.5, 197.5, 196.5])
@@ -127,7 +127,7 @@ def test_rates_are_those_of_the_lowest_threshold_that_keeps_the_false_ones_down(
     assert points["auc"][0] == pytest.approx((200 + 199 + 198 + 197) / 800)
 
 
-def test_a_rate_of_few_members_has_at_least_the_interval_of_clopper_and_pearson():
+def test_interval_covers_clopper_pearson():
     points = Ranking(np.arange(30.0), np.arange(30) >= 26).points(20)
     assert points["auc"] == points["tpr_1%"] == [1.0, pytest.approx(0.025**0.25), 1.0]
 
@@ -141,7 +141,7 @@ def test_auc_of_one_has_width_by_smaller_side(members, others, models):
     assert points["tpr_1%"][1] == pytest.approx(0.025 ** (1 / members))
 
 
-def test_a_tie_that_would_pass_the_rate_counts_for_none():
+def test_tie_beyond_rate_counts_for_none():
     scores, member = np.array([1.0] * 10 + [0.0] * 95), np.arange(105) < 5
     points = Ranking(scores, member).points(5)
     assert (points["tpr_1%"][0], points["tpr_0.1%"][0]) == (0.0, 0.0)
@@ -170,7 +170,7 @@ def test_auc_interval_counts_examples_not_pairs():
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_attacks_compute_in_float64_and_take_lists(name, untyped):
+def test_attacks_take_lists_in_float64(name, untyped):
     target, shadows, held, _ = drawn(np.random.default_rng(8))
     half, halves = (1000 * target).astype(np.float16), (1000 * shadows).astype(np.float16)
     expected = ATTACKS[name](half.astype(np.float64), halves.astype(np.float64), held)

@@ -79,7 +79,7 @@ def is_caught(absent, present, claimed=3.0):
     return max(bound.epsilon, bound.gaussian_epsilon) > claimed or noise_scale(absent, 0.999)[1] < 1
 
 
-def test_the_audit_of_the_trainer_comes_near_the_claim_and_stays_under_it():
+def test_audit_is_near_claim_and_below():
     (absent, present), claimed = audit()
     mu = 2**0.5 / claimed.noise_multiplier
     assert stats.kstest(absent, "norm").pvalue > RARE
@@ -95,7 +95,7 @@ def test_the_audit_catches_a_broken_mechanism(broken):
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["taft", "nlft"])
-def test_the_audit_of_a_vision_transformer_stays_under_its_claim(method):
+def test_audit_of_vit_stays_below_claim(method):
     output = "tangent" if method == "taft" else "total"
     predict, dw, x, y = private_task("layernorm", method=method, output=output, depth=1)
     claimed = make_mechanism(3.0, 1e-5, 2, 0.05)
@@ -182,7 +182,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_trainer_that_is_broken_shows_in_the_noise_of_one_run(monkeypatch, broken):
+def test_broken_trainer_shows_in_noise(monkeypatch, broken):
     for name, replacement in BROKEN[broken].items():
         monkeypatch.setattr(transformation if name == "noisy_mean" else module, name, replacement)
     monkeypatch.setattr(module, "_clip_all", jax.jit(lambda *a, **_: module.clip_all(*a), static_argnames="traced"))
@@ -214,7 +214,7 @@ def sums(seed=None, rate=0.3, steps=30):
     )
 
 
-def test_poisson_coins_are_fresh_in_every_run_and_a_seed_repeats_them():
+def test_poisson_coins_are_fresh_or_seeded():
     """Two runs of 30 examples and 30 steps have one sample alike with chance 0.58^30 a step: 1e-7."""
     first, second = sums()[0], sums()[0]
     assert np.abs(first - second).max() > 1e-3
@@ -229,7 +229,7 @@ def test_coins_of_a_fixed_seed_are_caught(monkeypatch):
 
 
 @pytest.mark.parametrize(("rate", "ratio"), [(0.3, 1.0), (0.7, 1.0)])
-def test_a_poisson_gradient_is_on_average_the_whole_data_s(rate, ratio):
+def test_poisson_gradient_is_unbiased(rate, ratio):
     """The first step's gradient over many runs is unbiased: so S is divided by q n, at the rate that is stated."""
     whole = sums(rate=1.0, steps=1)[0]
     first = np.stack([sums(rate=rate, steps=1)[0] for _ in range(150)])
@@ -247,7 +247,7 @@ def test_the_account_is_of_the_rate_that_was_used():
     assert abs(mechanism.compute_epsilon() - accountant.get_epsilon(1e-5)) < 1e-6
 
 
-def test_the_threshold_is_chosen_on_other_scores_than_it_is_counted_on():
+def test_threshold_is_chosen_on_other_scores():
     """Scores that separate in the first half alone prove nothing."""
     absent, present = np.tile([0.0, 10.0], 500), np.tile([5.0, 5.0], 500)
     bound = epsilon_lower_bound(absent, present, 1e-5)
@@ -257,7 +257,7 @@ def test_the_threshold_is_chosen_on_other_scores_than_it_is_counted_on():
 BAD = [np.full(40, np.nan), np.full(40, np.inf), np.zeros((40, 2)), np.array(["a"] * 40), np.zeros(1)]
 
 
-def test_lists_and_scores_of_half_precision_prove_as_much(untyped):
+def test_lists_and_halves_prove_as_much(untyped):
     absent = np.arange(-200, 200).astype(np.float16)  # squares overflow
     scores = absent, absent + np.float16(300)
     expected = epsilon_lower_bound(*(values.astype(np.float64) for values in scores), 1e-5)
@@ -270,7 +270,7 @@ def test_lists_and_scores_of_half_precision_prove_as_much(untyped):
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_scores_that_are_no_finite_numbers_prove_nothing(bad):
+def test_non_finite_scores_prove_nothing(bad):
     """NaN scores "proved" 3.3."""
     good = np.zeros(40)
     for scores in ((bad, good), (good, bad)):
@@ -295,7 +295,7 @@ def test_bounds_refuse_confidence_outside_0_and_1(call, confidence):
 
 
 @pytest.mark.parametrize("delta", [0, 1, -1, np.nan])
-def test_epsilon_lower_bound_refuses_delta_outside_0_and_1(delta):
+def test_epsilon_lower_bound_refuses_delta(delta):
     with pytest.raises(InputError, match="delta must be in"):
         epsilon_lower_bound(np.zeros(40), np.ones(40), delta)
 

@@ -13,7 +13,7 @@ from tangent_jax.train.features import Features
 from tangent_jax.train.metrics import auc
 
 
-def test_confidence_is_the_log_odds_of_the_true_class():
+def test_confidence_is_log_odds():
     logits = np.random.default_rng(0).normal(size=(5, 4))
     labels = np.array([0, 1, 2, 3, 0])
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -21,7 +21,7 @@ def test_confidence_is_the_log_odds_of_the_true_class():
     np.testing.assert_allclose(membership.confidence(logits, labels), np.log(p / (1 - p)), rtol=1e-12)
 
 
-def test_calibration_tells_a_memorised_hard_example_from_an_easy_one():
+def test_calibration_tells_memorised_from_easy():
     rng = np.random.default_rng(0)
     difficulty, member = rng.normal(0, 5, 400), np.arange(400) < 200
     target = difficulty + 2.0 * member
@@ -32,7 +32,7 @@ def test_calibration_tells_a_memorised_hard_example_from_an_easy_one():
     assert auc(ratio[member], ratio[~member]) > 0.99 > 0.7 > plain
 
 
-def test_a_shadow_model_that_saw_the_example_says_nothing_of_it():
+def test_shadow_that_saw_example_is_left_out():
     target, shadows, held = np.array([4.0]), np.array([[9.0], [1.0], [3.0]]), np.array([[True], [False], [False]])
     assert calibrate(target, shadows, held) == [2.0]
 
@@ -58,7 +58,7 @@ def train(data, halves):
     ]
 
 
-def test_an_attack_tells_the_members_of_a_model_that_memorised_them_and_no_others():
+def test_attack_finds_memorised_members():
     rng = np.random.default_rng(0)
     members, others, strangers = (examples(rng, count, mark) for count, mark in ((40, "m"), (60, "o"), (40, "s")))
     models = {"memorised": memorised(members), "of strangers": memorised(strangers)}
@@ -74,7 +74,7 @@ def test_an_attack_tells_the_members_of_a_model_that_memorised_them_and_no_other
         assert found.auc_gap("memorised", "memorised")[attack] == [0.0, 0.0, 0.0]
 
 
-def test_shadow_models_are_trained_on_half_of_members_and_others_each_time_another():
+def test_shadows_train_on_changing_halves():
     rng, asked = np.random.default_rng(0), []
     members, others = examples(rng, 9, "m"), examples(rng, 6, "o")
 
@@ -93,7 +93,7 @@ def test_shadow_models_are_trained_on_half_of_members_and_others_each_time_anoth
 
 
 @pytest.mark.parametrize("known", ["both", "members", "others", "neither"])
-def test_shadow_models_have_owners_of_their_examples(known):
+def test_shadows_have_owners(known):
     asked = []
 
     def spy(data, halves):
@@ -141,7 +141,7 @@ def test_scores_of_odd_number_are_refused():
         membership.Membership({"confidence": {"a": np.arange(3.0)}}).auc()
 
 
-def test_wrong_uses_of_an_attack_are_one_clear_line():
+def test_attack_refuses_wrong_use():
     members = examples(np.random.default_rng(0), 4, "m")
     nobody = members.take(np.array([], int))
     for match, given in {

@@ -61,7 +61,7 @@ def test_guesses_prove_what_the_paper_prints():
     assert epsilon_of_guesses(50, 100, 1000, 0.0, 0.05) == 0
 
 
-def test_guesses_of_randomized_response_prove_more_than_its_epsilon_as_seldom_as_is_said():
+def test_randomized_response_bound_has_its_level():
     right = np.random.default_rng(0).binomial(200, 1 / (1 + np.exp(-1.0)), 2000)
     proved = {v: epsilon_of_guesses(v, 200, 200, 0.0, 0.05) for v in {*right.tolist()}}
     wrong = sum(proved[v] > 1.0 for v in right.tolist())
@@ -69,7 +69,7 @@ def test_guesses_of_randomized_response_prove_more_than_its_epsilon_as_seldom_as
     assert wrong > 20  # and is no looser than it must be
 
 
-def test_the_gaussian_bound_exceeds_the_truth_as_seldom_as_is_said_and_comes_near_it():
+def test_gaussian_bound_has_its_level():
     rng, coins = np.random.default_rng(1), np.arange(200) % 2 == 0
     mu = 1 / 1.4
     truth = Mechanism(1.0, 1 / mu, 1, 1e-5).compute_epsilon()
@@ -82,7 +82,7 @@ def test_the_gaussian_bound_exceeds_the_truth_as_seldom_as_is_said_and_comes_nea
     assert 0.5 * truth < proved.mean() < truth
 
 
-def test_the_error_is_shared_by_both_bounds_and_by_all_numbers_of_guesses():
+def test_bounds_share_the_error():
     rng = np.random.default_rng(2)
     coins = rng.random(400) < 0.5
     scores = np.where(coins, 1.0, -1.0) + rng.standard_normal(400)
@@ -103,7 +103,7 @@ def test_scores_that_know_nothing_prove_nothing():
 
 
 @pytest.mark.parametrize("is_in_first", [False, True])
-def test_equal_scores_prove_nothing_of_sorted_coins(is_in_first):
+def test_equal_scores_prove_nothing(is_in_first):
     rng, coins = np.random.default_rng(4), (np.arange(200) < 100) == is_in_first
     assert one_run_bound(np.zeros(200), coins, CLAIMED).epsilon == 0
     draws = [(rng.random(200) < share).astype(float) for share in (0.1, 0.5) for _ in range(100)]  # right or wrong
@@ -111,7 +111,7 @@ def test_equal_scores_prove_nothing_of_sorted_coins(is_in_first):
     assert np.mean(np.array(proved) > 0) <= 0.05
 
 
-def test_scores_of_half_precision_and_lists_prove_as_much(untyped):
+def test_guesses_take_lists_and_halves(untyped):
     """In float16 their squares overflow."""
     rng, coins = np.random.default_rng(5), np.arange(100) % 2 == 0
     scores = (np.where(coins, 300, -300) + 100 * rng.standard_normal(100)).astype(np.float16)
@@ -124,7 +124,7 @@ def test_scores_of_half_precision_and_lists_prove_as_much(untyped):
 # The attack
 
 
-def test_scores_of_a_sound_run_are_normal_and_prove_no_more_than_the_claim(tmp_path):
+def test_sound_run_has_normal_scores(tmp_path):
     run = audited(tmp_path)
     assert stats.kstest(signed(run) - MU / 2, "norm").pvalue > RARE
     assert abs(signed(run).mean() - MU / 2) < 5 / COUNT**0.5
@@ -140,7 +140,7 @@ def test_a_broken_trainer_is_caught_by_one_run(tmp_path, broken):
     assert one_run_bound(run.info.audit.scores, run.info.audit.coins, CLAIMED).gaussian_epsilon > 3
 
 
-def test_a_trainer_that_sees_no_canary_gives_scores_that_know_no_coin(tmp_path, monkeypatch):
+def test_unseen_canaries_give_blind_scores(tmp_path, monkeypatch):
     def without(predict, batches, objective, **options):
         return fit_private(predict, DATA, objective, **options)
 
@@ -152,7 +152,7 @@ def test_a_trainer_that_sees_no_canary_gives_scores_that_know_no_coin(tmp_path, 
     assert among < 5 * run.info.audit.scores.std() * (4 / COUNT) ** 0.5
 
 
-def test_the_private_gradients_of_momentum_and_a_penalty_are_in_the_released_steps():
+def test_steps_reveal_private_gradients():
     objective, optimizer, steps = make_objective("ce", penalty=0.5), momentum(0.1), [START + 1]
     mechanism = Mechanism(0.05, 1e-6, 3, 1e-5)
     options = {"start": steps[0], "optimizer": optimizer, "on_step": lambda _, dw: steps.append(np.array(dw))}
@@ -165,7 +165,7 @@ def test_the_private_gradients_of_momentum_and_a_penalty_are_in_the_released_ste
         assert_rel_close(gradient, total.value / COUNT, 1e-2)  # a difference of steps in float32
 
 
-def test_canaries_of_a_vision_transformer_are_scored_as_their_gradients_are(tmp_path):
+def test_vit_canaries_are_scored_by_gradients(tmp_path):
     """By single gradients of `jax.grad`, clipped by hand, for norms and products that come of closed forms."""
     predict, dw, x, y = private_task("layernorm", depth=1, output="tangent")
     data = Batches(np.tile(np.asarray(x), (4, *[1] * (x.ndim - 1))), np.tile(np.asarray(y), 4))
@@ -193,7 +193,7 @@ def test_canaries_of_a_vision_transformer_are_scored_as_their_gradients_are(tmp_
 # Runs that are stopped, and what is wrong
 
 
-def test_a_run_that_was_killed_goes_on_with_its_coins_and_scores_the_steps_that_count(tmp_path):
+def test_killed_audit_goes_on_with_its_coins(tmp_path):
     def stop(row, dw):
         if row["step"] == 2:
             raise KeyboardInterrupt
@@ -214,14 +214,14 @@ def test_coins_are_fair_and_new_in_every_run(tmp_path):
         assert abs(coins.mean() - 0.5) < 2.5 / len(coins) ** 0.5
 
 
-def test_canaries_are_nearly_orthogonal_and_of_every_class():
+def test_canaries_are_orthogonal_in_all_classes():
     assert np.bincount(CANARIES.targets).tolist() == [134, 133, 133]
     np.testing.assert_array_equal(make_canaries(DATA, 3, COUNT).inputs, CANARIES.inputs)
     x = CANARIES.inputs / np.linalg.norm(CANARIES.inputs, axis=1, keepdims=True)
     assert np.abs(x @ x.T - np.eye(COUNT)).max() < 6 / WIDTH**0.5
 
 
-def test_poisson_samples_are_audited_by_guesses_alone(tmp_path):
+def test_poisson_samples_need_guesses(tmp_path):
     mechanism = Mechanism(0.05, 0.3, STEPS, 1e-5, 0.5)
     run = audited(tmp_path, mechanism, claimed=None)
     bound = one_run_bound(run.info.audit.scores, run.info.audit.coins, mechanism)
@@ -270,12 +270,12 @@ def test_wrong_uses_are_one_clear_line(tmp_path, call, match):
     assert "\n" not in str(error.value)
 
 
-def test_optimisers_that_show_the_gradient_are_taken():
+def test_audit_takes_optimisers_of_gradients():
     for optimizer in (momentum(), optax.sgd(0.1), optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, 0.5))):
         check_affine(as_data(optimizer), START)
 
 
-def test_a_bound_of_other_coins_or_scores_is_refused_in_one_line():
+def test_bound_refuses_other_coins():
     scores, coins = np.arange(40.0), np.arange(40) % 2 == 0
     square = scores.reshape(8, 5), coins.reshape(8, 5)
     for given in ((scores, coins.astype(int)), (scores[:39], coins), (scores * np.nan, coins), square):

@@ -19,6 +19,6 @@ def test_cores_are_those_that_the_process_may_use():
         os.sched_setaffinity(0, own)
 
 
-def test_nothing_else_counts_the_cores_of_the_machine():
+def test_only_one_place_counts_cores():
     sources = [*ROOT.glob("tangent_jax/**/*.py"), *ROOT.glob("experiments/**/*.py")]
     assert [path.name for path in sources if "cpu_count" in path.read_text()] == ["placement.py"]

@@ -13,7 +13,7 @@ from tangent_jax.core.rows import Rows
 X = np.arange(60.0, dtype=np.float32).reshape(20, 3)
 
 
-def test_a_digest_is_of_the_bytes_wherever_they_lie(tmp_path):
+def test_digest_ignores_memory_layout(tmp_path):
     X.tofile(tmp_path / "x")
     on_disk = np.memmap(tmp_path / "x", X.dtype, "r", shape=X.shape)
     twice = np.concatenate([X, X])
@@ -23,7 +23,7 @@ def test_a_digest_is_of_the_bytes_wherever_they_lie(tmp_path):
     assert len({*digests.digests([X, *others])}) == 5
 
 
-def test_a_digest_is_of_those_of_pieces_of_whole_rows(monkeypatch):
+def test_digest_is_of_row_pieces(monkeypatch):
     monkeypatch.setattr(digests, "PIECE", 100)  # eight rows of twelve bytes
     parts = [hashlib.sha256(X[start : start + 8].tobytes()).digest() for start in (0, 8, 16)]
     assert digests.digests([X]) == [hashlib.sha256(b"".join(parts)).digest()]
@@ -32,7 +32,7 @@ def test_a_digest_is_of_those_of_pieces_of_whole_rows(monkeypatch):
     assert digests.digests([changed]) != digests.digests([X])
 
 
-def test_a_noted_array_is_read_once_and_forgotten_with_it(monkeypatch):
+def test_noted_array_is_read_once(monkeypatch):
     x, other, before = jnp.array(X), jnp.array(X), len(digests.KNOWN)
     digests.note(x, X)
     first = digests.digests([x, other])
@@ -52,7 +52,7 @@ def test_numbers_that_can_change_are_read_again():
     assert digests.digests([x]) != first
 
 
-def test_a_fingerprint_is_of_the_dtype_that_the_leaf_has():
+def test_fingerprint_sees_dtype():
     wide = {"w": np.ones(3), "n": 2.0}
     assert trees.fingerprint(wide) != trees.fingerprint({"w": np.ones(3, np.float32), "n": 2.0})
     with jax.enable_x64(True):

@@ -34,7 +34,7 @@ def test_pair_marks_frozen_leaves_with_none():
     assert trees.pair(W, {})["b"]["x"].tangent is None
 
 
-def test_a_fingerprint_sees_every_bit_and_no_order():
+def test_fingerprint_sees_bits_not_order():
     first = trees.fingerprint(W)
     assert trees.fingerprint({"a": W["a"], "b": dict(reversed(W["b"].items()))}) == first
     flipped = W["b"]["y"].copy()

@@ -46,7 +46,7 @@ def card(folder, said=SAID, format="safetensors", classes=EVIL, **options):
     return (folder / "README.md").read_text()
 
 
-def test_it_is_a_model_card_of_hugging_face_s_with_the_export_s_values(tmp_path):
+def test_card_is_that_of_hugging_face(tmp_path):
     hub = pytest.importorskip("huggingface_hub")
     text = card(tmp_path / "out")
     data = hub.ModelCard.load(tmp_path / "out/README.md").data
@@ -74,7 +74,7 @@ def test_it_is_a_model_card_of_hugging_face_s_with_the_export_s_values(tmp_path)
 
 
 @pytest.mark.parametrize("evil", EVIL)
-def test_a_name_is_shown_letter_by_letter_and_ends_neither_the_yaml_nor_its_line(tmp_path, evil):
+def test_name_ends_neither_yaml_nor_line(tmp_path, evil):
     hub, markdown = pytest.importorskip("huggingface_hub"), pytest.importorskip("markdown_it")
     said = {**SAID, "accuracy": {evil: 0.5}, "license": evil}
     text = card(tmp_path / "out", said)
@@ -92,7 +92,7 @@ def test_a_name_is_shown_letter_by_letter_and_ends_neither_the_yaml_nor_its_line
     assert any(line.startswith("Classes: 7, ") and shown in line for line in lines)
 
 
-def test_it_is_the_same_each_time_is_named_by_its_hash_and_holds_no_image_and_no_folder(tmp_path):
+def test_card_is_stable_and_holds_no_image(tmp_path):
     text = card(tmp_path / "a")
     assert text == card(tmp_path / "b")
     said = json.loads((tmp_path / "a/provenance.json").read_text())
@@ -106,7 +106,7 @@ def test_it_is_the_same_each_time_is_named_by_its_hash_and_holds_no_image_and_no
     assert not [word for word in hidden if word in text]
 
 
-def test_what_is_not_known_is_said_and_not_invented(tmp_path):
+def test_unknown_fields_are_not_invented(tmp_path):
     text = card(tmp_path / "bare", {"of": {"mine": "elsewhere"}}, classes=())
     for line in ("Components**: not known", "without names", "component**: not known", "not measured"):
         assert line in text, line
@@ -128,7 +128,7 @@ def test_what_is_not_known_is_said_and_not_invented(tmp_path):
         ({"removals": {"examples": 4}}, "receipts of removals must be an object; got None"),
     ],
 )
-def test_a_wrong_claim_is_one_line_and_nothing_is_written(tmp_path, said, message):
+def test_wrong_claim_writes_nothing(tmp_path, said, message):
     with pytest.raises(InputError, match=message):
         card(tmp_path / "out", said)
     assert not [*tmp_path.iterdir()]
@@ -176,10 +176,10 @@ def test_its_lines_of_python_load_the_export(tmp_path, monkeypatch, format, outp
         ("digits", "digits"),
     ],
 )
-def test_a_specification_leaves_without_its_folders_and_a_urls_secrets(spec, shown):
+def test_specification_hides_folders_and_secrets(spec, shown):
     assert without_folders(spec) == shown
 
 
-def test_folders_of_splits_in_several_places_are_named_without_the_folders_around_them():
+def test_split_folders_hide_their_parents():
     spec = "folder:?train=/home/bob/x&test=/media/ann/y.zip"
     assert without_folders(spec) == "folder:?train=x&test=y.zip"

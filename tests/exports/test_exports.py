@@ -26,7 +26,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize(("variant", "kind"), VARIANTS)
-def test_an_export_returns_with_its_bits_and_its_outputs(tmp_path, variant, kind):
+def test_export_returns_bits_and_outputs(tmp_path, variant, kind):
     predict, dw = predictor(kind, 1, 2, **variant)
     export(tmp_path / "out", predict, dw, {"mean_of": "shards"})
     pretrained, step = load_export(tmp_path / "out")
@@ -59,7 +59,7 @@ def test_the_names_are_timms(tmp_path):
     assert "blocks.0.attn.proj.weight" in load_file(tmp_path / "out/tangent.safetensors")
 
 
-def test_an_export_is_refused_whole_or_not_written(tmp_path):
+def test_export_is_whole_or_not_written(tmp_path):
     predict, dw = predictor("blocks", 1, 1)
     with pytest.raises(InputError, match="a part of w"):
         export(tmp_path / "out", predict, {"nobody": predict.w["class_token"]}, {})
@@ -76,7 +76,7 @@ def test_an_export_is_refused_whole_or_not_written(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model", "tangent"])
-def test_a_file_that_provenance_does_not_name_is_refused(tmp_path, name):
+def test_file_outside_provenance_is_refused(tmp_path, name):
     export(tmp_path / "out", *predictor("blocks", 1, 1), {"mean_of": "shards"})
     path, said = tmp_path / f"out/{name}.safetensors", tmp_path / "out/provenance.json"
     content = bytearray(path.read_bytes())
@@ -92,7 +92,7 @@ def test_a_file_that_provenance_does_not_name_is_refused(tmp_path, name):
         load_export(tmp_path / "out")
 
 
-def test_an_export_says_its_classes_and_what_its_outputs_are(tmp_path):
+def test_export_says_classes_and_outputs(tmp_path):
     predict, dw = predictor("blocks", 1, 1, output="tangent")
     names = [f"class {c}" for c in range(7)]
     export(tmp_path / "out", predict, dw, {}, classes=names)

@@ -60,7 +60,7 @@ def test_an_adapter_returns_with_every_bit(tmp_path):
     assert {*flat} == {*make_subset(made.model, "lora_b", 1).paths}
 
 
-def test_an_adapter_of_some_modules_has_no_factors_for_the_others(tmp_path):
+def test_partial_adapter_has_no_other_factors(tmp_path):
     """Their factors are 0, and so are their tangents; files of transformers 4 are read too."""
     plain, *_ = adapted(tmp_path)
     tensors = {
@@ -84,7 +84,7 @@ def test_an_adapter_of_some_modules_has_no_factors_for_the_others(tmp_path):
                 np.testing.assert_array_equal(own, tensors.get(theirs.format(factor), np.zeros(own.shape)))
 
 
-def test_timm_s_fused_qkv_is_read_as_three_that_share_their_first_factor(tmp_path):
+def test_fused_qkv_shares_its_first_factor(tmp_path):
     plain, *_ = adapted(tmp_path)
     a, b = normal(1, (2, 12), np.float32), normal(2, (36, 2), np.float32)
     name = "base_model.model.blocks.0.attn.qkv.lora_{}.weight"
@@ -108,7 +108,7 @@ def test_the_scale_of_an_adapter_is_in_its_step(tmp_path, use_rslora, scale):
     np.testing.assert_array_equal(step[path], np.float32(scale) * trees.leaves(dw)[path])
 
 
-def test_an_adapted_head_is_added_to_the_models_head(tmp_path):
+def test_adapted_head_is_added(tmp_path):
     """As PEFT's target_modules="all-linear" adapts it."""
     plain, *_ = adapted(tmp_path)
     path = tmp_path / "adapter_model.safetensors"
@@ -130,7 +130,7 @@ def test_an_adapted_head_is_added_to_the_models_head(tmp_path):
         read_peft(tmp_path, plain)
 
 
-def test_the_tangent_of_an_adapter_is_its_first_order(tmp_path):
+def test_adapter_tangent_is_first_order(tmp_path):
     """The non-linear network differs by O(|dB|^2): a quarter for half the step."""
     plain, *_ = adapted(tmp_path)
     made, dw = read_peft(tmp_path, plain)
@@ -192,7 +192,7 @@ def test_factors_of_another_model_are_one_line(tmp_path, case):
     ("variant", "got"),
     [({"layer_scale": True}, "block_0/layer_scale1/scale"), ({"pool": "avg"}, "another pooling")],
 )
-def test_an_adapter_of_a_model_that_hugging_face_has_not_is_one_line(tmp_path, variant, got):
+def test_adapter_refuses_non_hugging_face_model(tmp_path, variant, got):
     adapted(tmp_path)
     with pytest.raises(InputError, match=f"model must be a Vision .*; got a Vision Transformer with {got}"):
         read_peft(tmp_path, Pretrained(*small(**variant), "here"))
@@ -226,7 +226,7 @@ def assert_close(model, want):
         {"target_modules": "all-linear"},
     ],
 )
-def test_an_adapter_of_peft_s_gives_its_outputs_here_hugging_face(tmp_path, given):
+def test_adapter_gives_outputs_of_hugging_face(tmp_path, given):
     peft = pytest.importorskip("peft", reason="parity needs peft: make parity")
     plain, *_ = adapted(tmp_path)
     settings = {"r": 3, "lora_alpha": 5, "init_lora_weights": False, **given}

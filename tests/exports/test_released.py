@@ -97,7 +97,7 @@ def forms_of_person(person):
 
 @pytest.mark.parametrize("people", [PEOPLE, PEOPLE[:1]], ids=len)  # all settings of one alone are shared ones
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_byte_of_an_export_tells_of_an_image_an_owner_or_a_component(tmp_path, family, people):
+def test_no_export_identifies_an_image(tmp_path, family, people):
     format, make = FAMILIES[family]
     if format == "onnx":
         pytest.importorskip("jax2onnx", reason="jax2onnx is of the extra onnx, or make parity")
@@ -121,7 +121,7 @@ def test_no_byte_of_an_export_tells_of_an_image_an_owner_or_a_component(tmp_path
         assert told == [], path.name
 
 
-def test_settings_in_an_export_are_those_that_all_components_share(tmp_path):
+def test_export_settings_are_shared_by_all(tmp_path):
     predict, dw = tangent()
     origins = [*filled(tmp_path / "store", predict, dw).origins.values()]
     known = summarize(origins).settings
@@ -132,7 +132,7 @@ def test_settings_in_an_export_are_those_that_all_components_share(tmp_path):
     assert summarize([*origins, other.with_training(recipe=None)]).settings == {}
 
 
-def test_the_anchor_of_an_export_says_how_many_images_it_saw_and_what_that_prevents(tmp_path):
+def test_export_states_its_anchors_images(tmp_path):
     predict, dw = tangent()
     store = filled(tmp_path / "store", predict, dw)
     export(tmp_path / "out", predict, dw, store.release(tmp_path / "out", dw))
@@ -150,7 +150,7 @@ def test_the_anchor_of_an_export_says_how_many_images_it_saw_and_what_that_preve
 
 
 @pytest.mark.parametrize("moment", range(6))
-def test_a_store_that_is_killed_at_an_export_is_whole_and_exports_again(tmp_path, moment):
+def test_killed_export_leaves_whole_store(tmp_path, moment):
     store = filled(tmp_path / "store", *tangent())
     before = len(store.state.lines)
     try:
@@ -165,7 +165,7 @@ def test_a_store_that_is_killed_at_an_export_is_whole_and_exports_again(tmp_path
 
 
 @pytest.mark.parametrize("url", ["s3://user:secret@bucket/served", "https://secret@host/x", "file:///served"])
-def test_a_url_with_credentials_is_refused_before_the_journal_holds_it(tmp_path, url):
+def test_url_credentials_are_refused_early(tmp_path, url):
     store = tj.Store(tmp_path / "store")
     store.add("ann", part(1), origin(1))
     before = store.journal.path.read_bytes()

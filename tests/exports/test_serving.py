@@ -103,7 +103,7 @@ QUICK = ("one block", "non-linear", "ResNet", "half", "a head on features")
 
 
 @pytest.mark.parametrize("name", [*QUICK, *in_long(*(name for name in CASES if name not in QUICK))])
-def test_a_program_gives_the_predictors_outputs_for_any_batch_size(tmp_path, name):
+def test_program_serves_any_batch_size(tmp_path, name):
     predict, dw = CASES[name]()
     export(tmp_path / "out", predict, dw, {}, "stablehlo")
     program = RUN["load"](tmp_path / "out")
@@ -122,7 +122,7 @@ def traced_locations():
 
 
 @pytest.mark.usefixtures("traced_locations")
-def test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine(tmp_path):
+def test_program_is_for_three_platforms(tmp_path):
     predict, dw = half()
     for name in "ab":
         export(tmp_path / name, predict, dw, {}, "stablehlo")
@@ -136,7 +136,7 @@ def test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_
     assert "bf16" in program.mlir_module()
 
 
-def test_a_program_of_an_earlier_day_is_still_read():
+def test_old_program_is_still_read():
     """The folder is one that jax 0.10.2 wrote, of `predictor(depth=1)`: jax promises its readers six months."""
     predict, dw = predictor(depth=1)
     assert_rel_close(RUN["load"](MADE_BEFORE)(inputs_of(3)), outputs_of(predict, dw, inputs_of(3)))
@@ -150,7 +150,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def test_the_script_runs_on_a_photo_where_the_library_is_not_installed(tmp_path):
+def test_script_runs_without_the_library(tmp_path):
     predict, dw = predictor()
     classes = [f"class {c}" for c in range(7)]
     export(tmp_path / "out", predict, dw, {}, "stablehlo", classes)
@@ -223,7 +223,7 @@ def exported_script(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_the_script_decodes_a_picture_as_the_library_does(tmp_path, exported_script, name):
+def test_script_decodes_like_the_library(tmp_path, exported_script, name):
     content = PICTURES[name]()
     (tmp_path / "picture").write_bytes(content)
     for fields in (
@@ -248,7 +248,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_the_script_refuses_a_picture_that_it_does_not_read_in_one_sentence(tmp_path, exported_script, name):
+def test_script_refuses_unknown_picture(tmp_path, exported_script, name):
     make, message = REFUSED[name]
     (tmp_path / "picture").write_bytes(make())
     with pytest.raises(ValueError, match=message) as refused:
@@ -259,14 +259,14 @@ def test_the_script_refuses_a_picture_that_it_does_not_read_in_one_sentence(tmp_
     assert "\n" not in str(refused.value)
 
 
-def test_a_program_refuses_other_inputs_in_one_line():
+def test_program_refuses_other_inputs():
     program = RUN["load"](MADE_BEFORE)
     for wrong in (inputs_of(2)[:, :, :4], inputs_of(2).astype(np.float32)):
         with pytest.raises(ValueError, match=r"inputs must be uint8 of shape \('b', 8, 8, 3\); got"):
             program(wrong)
 
 
-def test_a_program_of_a_newer_jax_says_which_it_needs(tmp_path, monkeypatch):
+def test_newer_jax_program_says_its_version(tmp_path, monkeypatch):
     folder = shutil.copytree(MADE_BEFORE, tmp_path / "newer")
     path = folder / "serving.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"jax": "99.1.0"}))
@@ -290,7 +290,7 @@ class Counting(VisionTransformer):
         return super().apply(w, x, start, stop) * len(x)
 
 
-def test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written(tmp_path, monkeypatch):
+def test_impossible_export_writes_nothing(tmp_path, monkeypatch):
     predict, dw = predictor()
     write = partial(export, tmp_path / "out", predict, dw, {})
     with pytest.raises(InputError, match=r"format must be one of safetensors, stablehlo, onnx.*; got pickle"):
@@ -345,7 +345,7 @@ class Fourier(VisionTransformer):
 
 @pytest.mark.usefixtures("onnx")
 @pytest.mark.parametrize("name", ONNX)
-def test_onnxruntime_gives_the_predictors_outputs_for_any_batch_size_in_every_opset(tmp_path, name):
+def test_onnxruntime_gives_predictor_outputs(tmp_path, name):
     import onnx
 
     predict, dw = ONNX[name]()
@@ -373,7 +373,7 @@ def test_an_onnx_names_its_opset(tmp_path):
 
 
 @pytest.mark.usefixtures("onnx")
-def test_an_onnx_that_cannot_be_or_would_be_another_is_not_written(tmp_path, monkeypatch):
+def test_impossible_onnx_is_not_written(tmp_path, monkeypatch):
     predict, dw = predictor()
     with pytest.raises(InputError, match=r"model must be one that jax2onnx converts; got .*DFT.*as stablehlo"):
         export(tmp_path / "out", dataclasses.replace(predict, model=Fourier(predict.model.config)), dw, {}, "onnx")

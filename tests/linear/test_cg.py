@@ -48,7 +48,7 @@ def exact(b):
     return as_tree(jnp.asarray(np.linalg.solve(A.matrix, b)))
 
 
-def test_a_system_of_n_numbers_is_solved_in_n_steps_and_by_fewer_of_a_good_preconditioner():
+def test_n_numbers_take_n_steps():
     b = as_tree(jnp.asarray(B[0]))
     assert_rel_close(cg.solve(A.times, b, tolerance=0.0, steps=SIZE), exact(B[0]), 1e-6)
     near = Dense(np.linalg.inv(A.matrix + 0.01 * matrix(2)))
@@ -58,7 +58,7 @@ def test_a_system_of_n_numbers_is_solved_in_n_steps_and_by_fewer_of_a_good_preco
 
 
 @pytest.mark.parametrize("m", [None, Dense(matrix(2)), Dense(np.diag(np.arange(1.0, SIZE + 1)))])
-def test_a_preconditioner_changes_no_solution_and_the_tolerance_is_of_the_right_hand_side(m):
+def test_preconditioner_changes_no_solution(m):
     b, calls = as_tree(jnp.asarray(B[0])), []
 
     def times(p):
@@ -74,7 +74,7 @@ def test_a_preconditioner_changes_no_solution_and_the_tolerance_is_of_the_right_
     assert left <= 0.1 * trees.norm(b) < more
 
 
-def test_k_right_hand_sides_side_by_side_are_k_alone():
+def test_k_right_hand_sides_are_k_alone():
     m, k = Dense(matrix(2)), len(B)
     state = jax.vmap(cg.init, (0, None))(as_tree(-jnp.asarray(B)), m)
     alone = [cg.init(as_tree(-jnp.asarray(b)), m) for b in B]
@@ -85,13 +85,13 @@ def test_k_right_hand_sides_side_by_side_are_k_alone():
         assert_rel_close(jax.tree.map(lambda leaf, i=i: leaf[i], state), alone[i])
 
 
-def test_a_right_hand_side_of_0_gives_0_beside_others_too():
+def test_zero_right_hand_side_gives_zero():
     zero = as_tree(jnp.zeros(SIZE))
     for solved in (cg.solve(A.times, zero, tolerance=0.0, steps=3), cg.step(cg.init(zero), zero).x):
         np.testing.assert_array_equal(flat(solved), 0)
 
 
-def test_a_residual_is_that_of_the_iterate_and_directions_are_conjugate():
+def test_directions_are_conjugate():
     b, directions = as_tree(jnp.asarray(B[0])), []
     state = cg.init(trees.scale(-1.0, b), m := Dense(matrix(2)))
     for _ in range(4):
@@ -102,7 +102,7 @@ def test_a_residual_is_that_of_the_iterate_and_directions_are_conjugate():
     np.testing.assert_allclose(products - np.diag(np.diag(products)), 0, atol=1e-9 * np.abs(products).max())
 
 
-def test_a_restart_takes_the_gradient_of_another_system_where_the_iterate_is_and_goes_on_to_its_solution():
+def test_restart_goes_on_to_new_solution():
     """As solve_many does: steps by one matrix, gradients of another that is near."""
     m, b = Dense(matrix(2)), as_tree(jnp.asarray(B[0]))
     other = Dense(A.matrix + np.diag(np.linspace(0, 0.1, SIZE)))
@@ -117,7 +117,7 @@ def test_a_restart_takes_the_gradient_of_another_system_where_the_iterate_is_and
     assert_rel_close(state.x, expected, 1e-8)
 
 
-def test_a_step_compiles_once_for_restarts_and_steps_of_one_shape():
+def test_step_compiles_once():
     count = cg.step._cache_size()
     state = cg.init(as_tree(-jnp.asarray(B[0])))
     for restart in (True, False, True):
@@ -125,7 +125,7 @@ def test_a_step_compiles_once_for_restarts_and_steps_of_one_shape():
     assert cg.step._cache_size() == count + 1
 
 
-def test_a_solution_in_f32_has_the_dtype_of_its_right_hand_side_in_a_process_of_64_bits():
+def test_f32_solution_keeps_dtype_under_x64():
     narrow = trees.cast(as_tree(jnp.asarray(B[0])), jnp.float32)
     solved = cg.solve(lambda p: trees.cast(A.times(p), jnp.float32), narrow, tolerance=1e-6, steps=100)
     assert {leaf.dtype for leaf in jax.tree.leaves(solved)} == {jnp.dtype("float32")}

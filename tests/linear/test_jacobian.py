@@ -35,7 +35,7 @@ def products(jacobian, dw, u, steps):
 
 
 @pytest.mark.parametrize("held", HELD)
-def test_each_way_of_holding_it_gives_the_same_outputs_products_and_transposes(held):
+def test_each_form_gives_same_products(held):
     predict, dw, x, _, j, f = private_case("blocks", 1, classes=3)
     rows = np.array([4, 0, 2])
     jacobian = HELD[held](Fresh(predict, x, rows), jax.tree.map(jnp.zeros_like, dw))
@@ -69,13 +69,13 @@ def multiplied_out(predict, dw, x, u):
 
 
 @pytest.mark.parametrize(("kind", "blocks", "k"), [("blocks", 2, 2), *in_long(("blocks", 1, 1), ("everything", 0, 2))])
-def test_rows_of_any_cotangents_are_inputs_times_signals(kind, blocks, k):
+def test_rows_are_inputs_times_signals(kind, blocks, k):
     predict, dw, x, _, j, _ = private_case(kind, blocks)
     u = np.random.default_rng(1).standard_normal((k, *j.shape[:2]))
     assert_rel_close(multiplied_out(predict, dw, x, jnp.asarray(u)), np.einsum("bcp,kbc->bkp", j, u))
 
 
-def test_signals_of_a_step_are_those_of_the_gradient_there_and_of_its_outputs():
+def test_signals_are_those_of_the_gradient():
     """As private clipping needs them: the outputs are those at dw, and `at_zero` those at 0."""
     predict, dw, x, _, j, f = private_case("blocks", 1)
     assert_rel_close(predict.probe(dw, x).outputs, jnp.asarray(f + j @ flat(dw)))

@@ -32,7 +32,7 @@ def found(a, shift):
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_correction_leaves_nothing_along_the_steps_and_little_of_the_largest_eigenvalues():
+def test_correction_clears_steps_and_eigenvalues():
     values = np.r_[1000, 800, 500, 300, np.linspace(2, 1, SIZE - 4)]
     basis, a = matrix(values)
     top = found(a, 1.0)
@@ -47,7 +47,7 @@ def test_a_correction_leaves_nothing_along_the_steps_and_little_of_the_largest_e
     np.testing.assert_allclose(r - a @ moved, left, atol=1e-8)
 
 
-def test_a_matrix_of_fewer_large_eigenvalues_than_steps_gives_finite_ones_in_f32():
+def test_low_rank_gives_finite_values_in_f32():
     _, a = matrix(np.r_[1e3, 1e3, np.ones(SIZE - 2)])
     top = found(a.astype(np.float32), 1.0)
     r = as_tree(jnp.ones(SIZE))

@@ -48,7 +48,7 @@ def test_the_products_are_those_of_jvp_and_vjp(x64, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_several_steps_and_cotangents_are_multiplied_together(x64, kind):
+def test_steps_multiply_together(x64, kind):
     predict, dw, x, _ = task(kind)
     J, steps = tj.jacobian(predict, dw, x), [tree_normal(5 + i, dw) for i in range(3)]
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps)
@@ -58,7 +58,7 @@ def test_several_steps_and_cotangents_are_multiplied_together(x64, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_norms_gram_and_factors_are_those_of_the_dense_rows(x64, kind):
+def test_norms_gram_and_factors_are_dense_rows(x64, kind):
     predict, dw, x, other = task(kind)
     J, rows = tj.jacobian(predict, dw, x), dense(predict, dw, x)
     u = normal(6, J.outputs.shape)
@@ -75,7 +75,7 @@ def test_norms_gram_and_factors_are_those_of_the_dense_rows(x64, kind):
     assert_rel_close(squares, jnp.square(rows).sum(2))
 
 
-def test_a_kernel_that_reads_few_tokens_has_the_same_gram_matrix_by_its_tokens(x64):
+def test_few_tokens_have_the_same_gram(x64):
     """The paper's stage reads all tokens of the last block but one; the head reads one."""
     predict, dw, x, _ = private_task("head", 0)
     J, rows = tj.jacobian(predict, dw, x), dense(predict, dw, x)
@@ -88,7 +88,7 @@ def test_jit_takes_and_returns_it(x64):
     assert_rel_close(jax.jit(tj.Jacobian.norms)(J), tj.jacobian(predict, dw, x).norms())
 
 
-def test_norms_of_a_losses_slope_are_those_that_clipping_uses(x64):
+def test_slope_norms_are_those_of_clipping(x64):
     predict, dw, x, y = private_task("blocks", 1)
     J = tj.jacobian(predict, dw, x)
     slope = jax.grad(lambda f: jnp.sum(tj.losses.CrossEntropy()(f, y)))(J.outputs)
@@ -157,7 +157,7 @@ class Net(nn.Module):
         return nn.Dense(3)(nn.BatchNorm(use_running_average=not training)(nn.Dense(8)(x)))
 
 
-def test_rows_of_a_network_whose_examples_meet_are_refused_and_its_products_are_right(x64):
+def test_coupled_rows_are_refused(x64):
     x, net = normal(3, (5, 4)), Net()
     variables = net.init(jax.random.key(0), x, False)
 
@@ -190,7 +190,7 @@ def test_rows_of_a_network_whose_examples_meet_are_refused_and_its_products_are_
         (lambda z: jnp.stack([row / jnp.linalg.norm(row) for row in z]), False),
     ],
 )
-def test_a_function_is_refused_if_its_program_sums_over_examples(meet, refused):
+def test_summing_function_is_refused(meet, refused):
     predict, dw, x, _ = task("function")
     J = tj.jacobian(lambda dw, x: meet(predict(dw, x)), dw, x)
     if not refused:

@@ -7,7 +7,7 @@ from models.compatibility import BEGIN, END, FILES, IMAGES, PAGE, POSITIONS, PRO
 from tangent_jax.models.vit.positions import FILTERS
 
 
-def test_the_page_has_a_row_for_each_case_of_parity_and_no_other():
+def test_page_has_a_row_for_each_case():
     text = PAGE.read_text().split(BEGIN)[1].split(END)[0]
     lines = [line for line in text.splitlines() if re.match(r"\| (?!file |JSON |weights |filter )", line)]
     rows = [line[2:].split(" | ")[0] for line in lines]

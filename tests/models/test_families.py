@@ -102,7 +102,7 @@ def test_export_and_load_export_return_the_model(tmp_path, base, new):
     assert trees.fingerprint(step) == trees.fingerprint(dw)
 
 
-def test_a_loaded_model_runs_in_the_compiled_program_of_the_one_saved(tmp_path):
+def test_loaded_model_keeps_compiled_program(tmp_path):
     made = pretrained("vit", "adapters, lora")
     save(tmp_path / "m.safetensors", made)
     chex.clear_trace_counter()
@@ -123,7 +123,7 @@ def test_a_loaded_model_runs_in_the_compiled_program_of_the_one_saved(tmp_path):
 # Version 0.3
 
 
-def test_settings_are_those_of_version_0_3_so_that_its_components_still_compose():
+def test_settings_are_those_of_version_0_3():
     preprocessing = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop": 1.0, "interpolation": "bicubic", "resize": "short"}
     vit, residual = load("builtin").model, load("builtin-resnet").model
     for model in (vit, residual):
@@ -185,7 +185,7 @@ def test_a_family_is_added_by_one_entry(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("family", module.FAMILIES, ids=lambda family: family.name)
-def test_a_family_has_tests_of_its_own_and_a_row_in_the_page_on_models(family):
+def test_family_has_tests_and_a_row(family):
     assert (ROOT / f"tests/models/test_{family.name}.py").exists()
     title = family.title.partition(" ")[2].lower()
     assert f"\n| {title}" in (ROOT / "docs/reference/models.md").read_text().lower()
@@ -224,21 +224,21 @@ def test_save_refuses_what_load_could_not_read(tmp_path, untyped):
     assert not [*tmp_path.iterdir()]
 
 
-def test_weights_of_more_than_32_bits_are_not_written(x64, tmp_path):
+def test_weights_beyond_32_bits_are_not_written(x64, tmp_path):
     model, w = small()
     with pytest.raises(InputError, match=r"leaves must fit float32; got .* in float64\. Cast them"):
         save(tmp_path / "m.safetensors", Pretrained(model, w, "here"))
     assert not [*tmp_path.iterdir()]
 
 
-def test_weights_in_half_precision_read_back_in_float32(tmp_path):
+def test_half_weights_read_back_in_float32(tmp_path):
     made = pretrained()
     half = Pretrained(made.model, trees.cast(made.w, jnp.bfloat16), "here")
     save(tmp_path / "m.safetensors", half)
     chex.assert_trees_all_equal(load(tmp_path / "m.safetensors").w, trees.cast(half.w, jnp.float32))
 
 
-def test_a_home_folder_is_one_folder_to_save_and_load(tmp_path, monkeypatch):
+def test_home_folder_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     made = pretrained()
     save("~/m.safetensors", made)
@@ -267,7 +267,7 @@ def test_a_home_folder_is_one_folder_to_save_and_load(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_description_that_is_wrong_is_one_clear_line(tmp_path, changes, match):
+def test_wrong_description_is_refused(tmp_path, changes, match):
     path = tmp_path / "m.safetensors"
     save(path, pretrained())
     tensors, metadata = read_tensors(path)
@@ -279,7 +279,7 @@ def test_a_description_that_is_wrong_is_one_clear_line(tmp_path, changes, match)
     assert "\n" not in str(error.value)
 
 
-def test_a_file_of_no_family_is_refused_by_what_is_known(tmp_path):
+def test_file_of_no_family_is_refused(tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(encode({"norm.weight": np.ones(3, np.float32)}, {}))
     titles = "; ".join(re.escape(naming.title) for family in module.FAMILIES for naming in family.namings)
@@ -291,7 +291,7 @@ def test_a_file_of_no_family_is_refused_by_what_is_known(tmp_path):
         load("builtin", "resnet51")
 
 
-def test_a_model_of_ones_own_is_exported_and_read_by_passing_it(tmp_path):
+def test_own_model_is_exported_and_read(tmp_path):
     made = pretrained()
     mine = Pretrained(Mine(made.model.config), made.w, "here").with_lora(2, 1, KEY)
     predict = tangent(mine, 1, "lora")

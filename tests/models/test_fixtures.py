@@ -32,7 +32,7 @@ def test_logits_are_those_of_pytorch(x64, name, road):
 
 
 @pytest.mark.parametrize("name", MODERN)
-def test_the_files_of_modern_models_give_the_answers_of_pytorch(tmp_path, name):
+def test_modern_files_answer_like_pytorch(tmp_path, name):
     """In f32, by both roads; DINOv3's on images of another shape than its own."""
     pretrained, x = modern(name, tmp_path), jnp.asarray(FIXTURES[f"images of {name}"])
     pretrained = pretrained.with_image_size(x.shape[1:3]) if x.shape[1] != x.shape[2] else pretrained

@@ -63,7 +63,7 @@ def test_logits_are_those_of_hugging_face_s_clip(x64, road):
     assert np.abs(np.asarray(got) - want).max() < 2e-5 * np.abs(want).max()  # theirs is f32
 
 
-def test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks():
+def test_no_subset_trains_the_head():
     model = frozen().model
     for kind in ("blocks", "bitfit", "layernorm", "everything"):
         paths = make_subset(model, kind, 1).paths
@@ -75,7 +75,7 @@ def test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks():
         make_subset(model, "head")
 
 
-def test_heads_of_several_tasks_share_an_anchor_and_its_features():
+def test_heads_of_tasks_share_features():
     model, w = small()
     plain = Pretrained(model, w, "here")
     one, other = (plain.with_frozen_head(head(names=names)) for names in (NAMES, ("left", "right")))
@@ -87,7 +87,7 @@ def test_heads_of_several_tasks_share_an_anchor_and_its_features():
     assert tangent(one).subset == tangent(other).subset
 
 
-def test_a_head_is_read_by_the_names_of_its_classes(tmp_path):
+def test_head_is_read_by_class_names(tmp_path):
     path, made = tmp_path / "head.safetensors", head()
     tensors = {"embeddings": made.embeddings.astype(np.float16), "logit_scale": np.array(3, np.float32)}
     save_file(tensors, path, {"classes": "\n".join(NAMES)})
@@ -133,7 +133,7 @@ def test_a_file_that_is_no_head_is_one_line(tmp_path, case):
         read_frozen_head(tmp_path / "head.safetensors")
 
 
-def test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line():
+def test_wrong_head_is_refused():
     with pytest.raises(InputError, match=r"data set's 2 classes; got none of 'a fox' in the head\. Make"):
         head().of_classes(["a cat", "a fox"])
     with pytest.raises(InputError, match="data set's 1 classes alone; got those of 'a dog', 'an owl' too in the"):
@@ -151,7 +151,7 @@ def test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line():
         made.with_image_size(12)
 
 
-def test_bodies_of_two_tasks_with_frozen_heads_add_up(tmp_path):
+def test_frozen_head_bodies_add_up(tmp_path):
     """The eight tasks' way, small: two tasks, a file for each head, one body between them."""
     digits, body = open_dataset("digits"), load("builtin").with_head(16, KEY)
     bodies, tasks = {}, {}
@@ -175,7 +175,7 @@ def test_bodies_of_two_tasks_with_frozen_heads_add_up(tmp_path):
         assert evaluate(predict, together, data) > 0.8, name
 
 
-def test_the_snippet_of_the_docs_makes_a_head_hugging_face(tmp_path, monkeypatch):
+def test_docs_snippet_makes_head_hugging_face(tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="parity needs torch and transformers: make parity")
     transformers = pytest.importorskip("transformers", reason="parity needs transformers: make parity")
     words = {"<|startoftext|>": 0, "<|endoftext|>": 1, "a</w>": 2, **{letter: 3 + i for i, letter in enumerate("abc")}}

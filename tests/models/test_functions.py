@@ -82,7 +82,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "blocks", "stage"), KINDS)
-def test_the_tangent_is_that_of_jvp_and_features_give_what_the_inputs_give(x64, tmp_path, kind, blocks, stage):
+def test_tangent_is_jvp_by_features_and_inputs(x64, tmp_path, kind, blocks, stage):
     """A tied leaf belongs to its lowest stage, and has the tangent of all its uses."""
     pretrained = text()
     predict = tj.tangent(pretrained, blocks, kind)
@@ -102,7 +102,7 @@ def test_the_tangent_is_that_of_jvp_and_features_give_what_the_inputs_give(x64, 
     assert_rel_close(predict(dw, np.asarray(features.inputs)), want[0] + want[1])
 
 
-def test_leaves_that_the_head_alone_reads_are_its_own_and_leave_under_their_own_names():
+def test_head_leaves_keep_their_names():
     model = text().model
     paths = {leaf.name: leaf.path for leaf in model.leaves}
     assert {name for name, path in paths.items() if name != path} == {"offset"}
@@ -123,7 +123,7 @@ def test_token_ids_are_never_cast_to_floats(dtype, compute):
     assert (x.dtype, jax.tree.leaves(w)[0].dtype) == (jnp.int32, jnp.bfloat16)
 
 
-def test_uint8_is_read_as_ids_where_the_model_reads_arrays(tmp_path):
+def test_uint8_is_read_as_ids(tmp_path):
     """uint8 is an image where the model reads images, and an id where it reads arrays."""
     low = token_ids() % 100
     predict = tj.tangent(text(), kind="everything")
@@ -143,7 +143,7 @@ def mixed(w, x):
     return x + x.mean(0)
 
 
-def test_statistics_of_the_batch_are_refused_or_are_of_one_example():
+def test_batch_statistics_are_refused():
     """Statistics of the batch are refused where they can be seen; else each example is a batch of one."""
     stages, shape = [embed, make_block(0), mixed, make_block(1)], jax.ShapeDtypeStruct((24, TOKENS), jnp.int32)
     with pytest.raises(InputError, match=r"stage 2 must treat each example alone; got values .* that move"):
@@ -154,7 +154,7 @@ def test_statistics_of_the_batch_are_refused_or_are_of_one_example():
     assert_rel_close(predict(dw, ids)[:1], predict(dw, np.concatenate([ids[:1], ids[5:9]]))[:1])
 
 
-def test_clipped_sums_and_private_training_are_of_each_example(tmp_path):
+def test_private_training_is_per_example(tmp_path):
     predict = tj.tangent(text(), output="tangent")
     data = tj.extract(predict, labelled(), tj.Cache(tmp_path))
     x, y, dw = jnp.asarray(data.inputs[:5]), jnp.asarray(data.targets[:5]), tree_normal(7, predict.zeros())
@@ -174,7 +174,7 @@ def test_clipped_sums_and_private_training_are_of_each_example(tmp_path):
         tj.privacy.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(5), loss=tj.losses.CrossEntropy(), clip_norm=0.1)
 
 
-def test_a_model_of_functions_is_fitted_composed_stored_and_exported(tmp_path, monkeypatch):
+def test_functions_are_fitted_and_exported(tmp_path, monkeypatch):
     predict = tj.tangent(text())
     data = tj.extract(predict, labelled(), tj.Cache(tmp_path / "cache"))
     runs, run = [], module.in_batches
@@ -211,7 +211,7 @@ def test_a_model_of_functions_is_fitted_composed_stored_and_exported(tmp_path, m
     assert np.any(np.asarray(data.inputs[2]))
 
 
-def test_a_model_of_token_ids_is_exported_as_stablehlo(tmp_path):
+def test_token_ids_export_as_stablehlo(tmp_path):
     predict = tj.tangent(text())
     dw = tree_normal(8, predict.zeros())
     tj.export(tmp_path / "export", predict, dw, {}, format="stablehlo")
@@ -220,7 +220,7 @@ def test_a_model_of_token_ids_is_exported_as_stablehlo(tmp_path):
     assert_rel_close(got, np.asarray(want))
 
 
-def test_settings_and_cached_rows_tell_programs_apart(tmp_path):
+def test_settings_tell_programs_apart(tmp_path):
     one, again, other = text().model, text().model, text(gain=2.0).model
     assert one != again  # functions are other objects
     assert json.dumps(one.settings) == json.dumps(again.settings) != json.dumps(other.settings)
@@ -235,7 +235,7 @@ def squares(penalty=0.05):
     return tj.make_objective("mse", penalty=penalty)
 
 
-def test_solve_without_factors_reaches_the_optimum_of_the_kernel(tmp_path):
+def test_solve_without_factors_is_kernel_optimum(tmp_path):
     model = tj.model_of([embed, lambda w, x: pool(w, make_block(0)(w, x))], without("block_1", "offset"), token_ids())
     predict = tj.tangent(model.with_head(1, jax.random.key(0)), blocks=1, kind="everything")
     y = np.sin(np.arange(24))[:, None].astype(np.float32)
@@ -285,7 +285,7 @@ def test_a_given_dual_is_used_as_the_closed_form(x64):
     assert tj.solver.make_curvature(closed, tj.Batches(np.asarray(given["inputs"]), np.arange(3) % 2)).kernels
 
 
-def test_other_frameworks_trees_keep_their_structure():
+def test_foreign_trees_keep_structure():
     """NNX states, with all but parameters apart, and Equinox modules, whose leaves have paths of their own."""
 
     class Net(nnx.Module):
@@ -326,7 +326,7 @@ def test_other_frameworks_trees_keep_their_structure():
     assert biases.paths == ("head/layers/1/bias", "layers/0/bias")
 
 
-def test_a_leaf_named_value_beside_others_keeps_its_path():
+def test_leaf_named_value_keeps_path():
     """A module may have an array named `value` beside others, which has its own path."""
 
     class Scale(eqx.Module):
@@ -339,7 +339,7 @@ def test_a_leaf_named_value_beside_others_keeps_its_path():
     assert {*model.shapes()} == {"scale/value", "scale/shift", "value"}
 
 
-def test_with_head_draws_a_head_and_refuses_a_second_one():
+def test_with_head_refuses_a_second():
     stages, w = [embed, lambda w, x: pool(w, make_block(0)(w, x))], without("block_1", "offset")
     bare = tj.model_of(stages, w, token_ids())
     assert bare.model.classes == 0
@@ -398,7 +398,7 @@ def test_a_wrong_use_is_one_line(name):
     assert "\n" not in str(error.value)
 
 
-def test_wrong_inputs_examples_and_heads_are_one_line():
+def test_wrong_inputs_are_refused():
     scaled = [lambda w, x: x * w["a"]]
     with pytest.raises(InputError, match=r'inputs must be arrays "b \.\.\."'):
         tj.model_of(scaled, {"a": X[0]}, X[0])

@@ -53,7 +53,7 @@ def test_every_sum_over_examples_is_in_f32(summed, subset):
     assert {*dtypes} <= {"float32", "int32"}
 
 
-def test_the_mean_gradient_of_one_example_many_times_is_its_own():
+def test_mean_gradient_of_copies_is_its_own():
     predict, dw, x, y = half_case("blocks", 1, 512)  # a power of two, by which signals divide without rounding
     x, y = x[:1].repeat(512, 0), y[:1].repeat(512)
     of_all, of_one = (jax.jit(gradient)(predict, x, y, dw, present) for present in (np.ones(512), np.arange(512) == 0))

@@ -76,7 +76,7 @@ def test_timm_s_names_give_our_tree(tmp_path, name):
     assert_rel_close(pretrained.w, trees.cast(w, jnp.float32))
 
 
-def test_a_rotary_model_of_timm_s_is_the_architecture_that_config_json_says(tmp_path):
+def test_timm_rotary_model_is_its_architecture(tmp_path):
     save_file(of_timm("dinov3")[2], tmp_path / "model.safetensors")
     with pytest.raises(
         InputError, match=r"must hold tensors of one architecture of timm's; got names and shapes of none"
@@ -104,7 +104,7 @@ def test_a_rotary_model_of_timm_s_is_the_architecture_that_config_json_says(tmp_
         ("clip", {"vision_config": {}, "model_type": "clip", "adapter": True}, "no adapter in config.json"),
     ],
 )
-def test_a_config_that_contradicts_the_tensors_is_refused_by_its_field(tmp_path, name, fields, match):
+def test_contradicting_config_is_refused(tmp_path, name, fields, match):
     modern(name, tmp_path)
     config = json.loads(FIXTURES[f"config of {name}"].tobytes()) | fields
     (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
@@ -116,14 +116,14 @@ def test_a_config_that_contradicts_the_tensors_is_refused_by_its_field(tmp_path,
 @pytest.mark.parametrize(
     "name", ["vit_pe_core_base_patch16_224", "vit_base_patch16_rope_reg1_gap_256", "eva02_base_patch14_224"]
 )
-def test_timm_s_other_rotary_models_are_refused_by_the_architecture_that_config_json_says(tmp_path, name):
+def test_other_rotary_models_are_refused(tmp_path, name):
     save_file(of_timm("siglip")[2], tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"architecture": name}))
     with pytest.raises(InputError, match=f"architecture in config.json .* must have parts .*; {name} does not: "):
         load(tmp_path)
 
 
-def test_a_rotary_model_s_weights_are_not_a_plain_model_s(tmp_path):
+def test_rotary_weights_are_not_plain(tmp_path):
     """By --architecture, in a model, and as a component of the other."""
     for name, expected, positions in (("dinov3", "S/16", "rotary"), ("dinov2", "dinov3-S/16", "learned")):
         modern(name, tmp_path)
@@ -147,7 +147,7 @@ def pictures(count):
 
 
 @pytest.mark.long
-def test_a_dinov2_with_registers_goes_all_the_way_on_images_that_are_no_square(tmp_path):
+def test_dinov2_registers_train_on_rectangles(tmp_path):
     """Hugging Face's folder to features, fit, compose, private, optimum and export."""
     modern("dinov2 registers", tmp_path)
     pretrained = load(tmp_path).with_image_size((8, 12)).with_head(3, jax.random.key(0))
@@ -172,7 +172,7 @@ def test_a_dinov2_with_registers_goes_all_the_way_on_images_that_are_no_square(t
 
 
 @pytest.mark.parametrize("variant", ["rotary", "class and mean"])
-def test_a_file_of_ours_keeps_a_shape_that_is_no_square(tmp_path, variant):
+def test_our_file_keeps_rectangular_shape(tmp_path, variant):
     model, w = small(image_size=WIDE, **MODERN[variant])
     save(tmp_path / "m.safetensors", Pretrained(model, trees.cast(w, jnp.float32), "here"))
     pretrained = load(tmp_path / "m.safetensors")
@@ -181,7 +181,7 @@ def test_a_file_of_ours_keeps_a_shape_that_is_no_square(tmp_path, variant):
     assert pretrained.with_image_size(8).model.apply(pretrained.with_image_size(8).w, images(size=8)).shape == (2, 7)
 
 
-def test_positions_of_another_grid_are_resampled_row_by_row():
+def test_positions_are_resampled_by_row():
     model, w = small(1)
     rows = jnp.repeat(jnp.arange(2.0), 2)[:, None] * jnp.ones(12)  # 0 in the first row of patches, 1 in the second
     w = {**w, "position_embedding": jnp.concatenate([jnp.full((1, 12), 9.0), rows])}

@@ -46,7 +46,7 @@ def write(folder, tensors):
     "prefix",
     ["module.", "module._orig_mod.", "model.", "backbone.", "encoder.", "teacher.backbone.", "visual.", "a.b.c."],
 )
-def test_a_prefix_of_all_tensors_is_taken_off_and_said(tmp_path, capsys, prefix):
+def test_prefix_is_taken_off(tmp_path, capsys, prefix):
     config, w = model()
     found = load(write(tmp_path, {prefix + name: value for name, value in timm(config, w).items()}))
     assert found.model.config == config
@@ -55,7 +55,7 @@ def test_a_prefix_of_all_tensors_is_taken_off_and_said(tmp_path, capsys, prefix)
     assert f"the prefix {rest} of its tensors is taken off" in capsys.readouterr().err
 
 
-def test_names_of_torch_s_wrappers_are_taken_out_at_any_depth(tmp_path):
+def test_torch_wrapper_names_are_taken_out(tmp_path):
     config, w = model()
     for wrapper in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
         tensors = {name.replace("blocks.1.", f"blocks.1.{wrapper}."): value for name, value in timm(config, w).items()}
@@ -66,7 +66,7 @@ def test_names_of_torch_s_wrappers_are_taken_out_at_any_depth(tmp_path):
         load(write(tmp_path, {**timm(config, w), "blocks.0._orig_mod.norm1.bias": ONES}))
 
 
-def test_a_prefix_is_that_of_the_naming_which_covers_the_most(tmp_path):
+def test_prefix_is_of_most_covering_naming(tmp_path):
     """DINOv3's blocks are below `model.` in transformers 5; a wrapper of that name must not hide the other tensors."""
     modern("dinov3", tmp_path)
     want = load(tmp_path)
@@ -79,7 +79,7 @@ def test_a_prefix_is_that_of_the_naming_which_covers_the_most(tmp_path):
     assert trees.fingerprint(found.w) == trees.fingerprint(want.w)
 
 
-def test_a_network_beside_other_tensors_is_refused_by_its_prefix(tmp_path):
+def test_network_beside_others_is_refused(tmp_path):
     config, w = model()
     tensors = timm(config, w)
     body = {f"backbone.{name}": value for name, value in tensors.items() if not name.startswith("head.")}
@@ -90,7 +90,7 @@ def test_a_network_beside_other_tensors_is_refused_by_its_prefix(tmp_path):
         load(write(tmp_path, both))
 
 
-def test_a_moving_average_beside_the_weights_is_left_out_and_said(tmp_path, capsys):
+def test_moving_average_is_left_out(tmp_path, capsys):
     config, w = model()
     tensors = timm(config, w)
     average = {f"model_ema.{name}": value + 1 for name, value in tensors.items()}
@@ -99,7 +99,7 @@ def test_a_moving_average_beside_the_weights_is_left_out_and_said(tmp_path, caps
     assert_rel_close(load(write(tmp_path, {f"model_ema.{n}": v for n, v in tensors.items()})).w, w)
 
 
-def test_names_of_no_program_name_the_nearest_and_the_first_that_do_not_fit(tmp_path):
+def test_unknown_names_name_the_nearest(tmp_path):
     save_file({"embed.weight": ONES, "norm.weight": ONES}, tmp_path / "m.safetensors")
     with pytest.raises(InputError, match=r"The nearest is timm, which lacks 1 of 2: embed\.weight"):
         load(tmp_path / "m.safetensors")
@@ -131,7 +131,7 @@ EXTRA = {
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])
-def test_tensors_on_which_no_output_depends_are_left_out_by_what_they_are(tmp_path, prefix):
+def test_unused_tensors_are_left_out(tmp_path, prefix):
     config, w = model()
     tensors = {prefix + name: value for name, value in {**timm(config, w), **EXTRA}.items()}
     assert_rel_close(load(write(tmp_path, tensors)).w, w)
@@ -142,12 +142,12 @@ def test_tensors_on_which_no_output_depends_are_left_out_by_what_they_are(tmp_pa
     assert not left_out(google(config, w))
 
 
-def test_a_name_like_those_that_are_left_out_refuses_the_file(tmp_path):
+def test_similar_name_refuses_the_file(tmp_path):
     with pytest.raises(InputError, match=r"the extra tensor decoders\.weight \(3,\)"):
         load(write(tmp_path, {**timm(*model()), "decoders.weight": ONES}))
 
 
-def test_hugging_face_s_masked_pre_training_gives_the_encoder(tmp_path):
+def test_masked_pre_training_of_hugging_face(tmp_path):
     config, w = model(eps=1e-12, position_filter="bicubic_plain")
     tensors = {name: value for name, value in hugging_face(config, w).items() if not name.startswith("classifier")}
     more = {
@@ -168,7 +168,7 @@ def test_hugging_face_s_masked_pre_training_gives_the_encoder(tmp_path):
 
 @pytest.mark.parametrize("prefix", ["params/img/", "opt/target/", "params/"])
 @pytest.mark.parametrize("scanned", [False, True])
-def test_npz_of_big_vision_is_read_below_its_prefix_in_bfloat16_and_with_blocks_in_one(tmp_path, prefix, scanned):
+def test_big_vision_npz_is_read(tmp_path, prefix, scanned):
     config, w = model(activation="gelu_tanh", position_filter="linear_corners")
     rounded = {name: np.asarray(jnp.bfloat16(value)) for name, value in google(config, w).items()}
     want = {name: value.astype(np.float32) for name, value in rounded.items()}
@@ -188,7 +188,7 @@ def test_npz_of_big_vision_is_read_below_its_prefix_in_bfloat16_and_with_blocks_
     assert trees.fingerprint(found.w) == trees.fingerprint(load(tmp_path / "plain.npz").w)
 
 
-def test_npz_without_a_class_token_pools_the_mean_of_normalised_tokens(tmp_path):
+def test_npz_without_class_token_pools_norm_avg(tmp_path):
     """LN of the mean was computed, in silence."""
     config, w = model(activation="gelu_tanh", class_token=False, pool="avg")
     tensors = google(config, {**w, "class_token": np.zeros(128)})
@@ -255,7 +255,7 @@ def folder(tmp_path_factory):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.dictionaries(st.sampled_from(OLD + CHANGING), VALUES, max_size=12))
-def test_a_config_with_any_real_fields_opens_or_names_one_that_may_change_an_output(folder, fields):
+def test_real_config_opens_or_names_a_field(folder, fields):
     assert len({*OLD, *CHANGING}) >= 100
     fields = {name: value if name != "pruned_heads" else {} for name, value in fields.items()}
     changing = sorted(fields.keys() & {*CHANGING})
@@ -267,13 +267,13 @@ def test_a_config_with_any_real_fields_opens_or_names_one_that_may_change_an_out
     assert opened(folder, fields, changing) == model(eps=1e-12, position_filter="bicubic_plain")[0]
 
 
-def test_each_field_without_effect_stands_under_one_reason():
+def test_field_without_effect_has_one_reason():
     names = [name for names in WITHOUT_EFFECT.values() for name in names]
     assert len({*names}) == len(names)
     assert not {*names} & {"hidden_act", "layer_norm_eps", "num_attention_heads", "image_size", "patch_size"}
 
 
-def test_heads_that_were_pruned_and_fields_that_are_not_there_are_refused(folder):
+def test_pruned_heads_are_refused(folder):
     with pytest.raises(InputError, match=r"no pruned_heads in config.json"):
         opened(folder, {"pruned_heads": {"0": [1]}})
     with pytest.raises(InputError, match=r"ignore_config must name fields of config.json .*; it has no depths"):
@@ -284,7 +284,7 @@ def test_heads_that_were_pruned_and_fields_that_are_not_there_are_refused(folder
         load("builtin", None, ["depths"])
 
 
-def test_ignored_fields_stand_in_the_recipe_and_the_provenance(folder):
+def test_ignored_fields_stand_in_provenance(folder):
     opened(folder, {"window_size": 7}, ["window_size"])
     recipe = recipe_of(weights=str(folder), ignore_config=("window_size",))
     predict = recipe.predictor(3)
@@ -294,7 +294,7 @@ def test_ignored_fields_stand_in_the_recipe_and_the_provenance(folder):
         recipe_of(weights=str(folder)).predictor(3)
 
 
-def test_the_fields_of_vision_config_dict_win_and_its_absent_ones_have_their_defaults(tmp_path):
+def test_vision_config_dict_wins(tmp_path):
     modern("clip", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     inner = config.get("vision_config", config)
@@ -352,12 +352,12 @@ FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safete
         (lambda index, shards: index["weight_map"].clear(), "must name tensors; it has none"),
     ],
 )
-def test_an_index_that_is_wrong_is_refused_by_its_cause(tmp_path, change, match):
+def test_wrong_index_is_refused(tmp_path, change, match):
     with pytest.raises(InputError, match=match):
         load(sharded(tmp_path, change))
 
 
-def test_a_shard_is_no_link_out_of_its_folder_but_for_the_hub_s_cache(tmp_path):
+def test_shard_may_link_within_hub_cache(tmp_path):
     inner, outside = tmp_path / "inner", tmp_path / "outside.safetensors"
     inner.mkdir()
     sharded(inner)
@@ -391,14 +391,14 @@ def test_a_shard_is_no_link_out_of_its_folder_but_for_the_hub_s_cache(tmp_path):
         (["README.md"], "must hold model.safetensors; it has README.md"),
     ],
 )
-def test_a_folder_without_weights_is_refused_by_what_it_has(tmp_path, names, match):
+def test_folder_without_weights_is_refused(tmp_path, names, match):
     for name in names:
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(InputError, match=match):
         load(tmp_path)
 
 
-def test_the_line_that_converts_parts_of_a_pickle_makes_one_file_of_all(tmp_path):
+def test_conversion_line_makes_one_file(tmp_path):
     """The command is run with a torch that reads .npz: only the names of the two packages are replaced."""
     folder, package = tmp_path / "model", tmp_path / "packages"
     (package / "safetensors").mkdir(parents=True)
@@ -424,7 +424,7 @@ def test_the_line_that_converts_parts_of_a_pickle_makes_one_file_of_all(tmp_path
     assert {name: made[name].tolist() for name in made} == {"w1": [1, 1, 1], "w2": [2, 2, 2]}
 
 
-def test_the_only_file_of_safetensors_in_a_folder_is_its_weights(tmp_path):
+def test_only_safetensors_file_is_weights(tmp_path):
     config, w = model()
     folder = write(tmp_path, timm(config, w))
     (folder / "model.safetensors").rename(folder / "open_clip_model.safetensors")
@@ -449,7 +449,7 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
 # Other names of one network
 
 
-def test_a_timm_model_that_transformers_saved_is_timm_s(tmp_path):
+def test_timm_model_in_transformers_is_timms(tmp_path):
     config, w = model()
     write(tmp_path, {f"timm_model.{name}": value for name, value in timm(config, w).items()})
     beside = json.loads((tmp_path / "config.json").read_text()) | {
@@ -468,7 +468,7 @@ def test_a_timm_model_that_transformers_saved_is_timm_s(tmp_path):
 
 @pytest.mark.parametrize("kind", ["swin", "beit", "convnext", "clip_text_model", ["vit"]])
 @pytest.mark.parametrize("prefix", ["", "swin.", "text_model."])
-def test_a_model_type_that_is_not_here_is_the_cause_and_no_prefix_is_said(tmp_path, capsys, kind, prefix):
+def test_unknown_model_type_is_the_cause(tmp_path, capsys, kind, prefix):
     tensors = {f"{prefix}embeddings.norm.weight": ONES, f"{prefix}encoder.layers.0.blocks.0.norm1.weight": ONES}
     save_file(tensors, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "quantization_config": {"bits": 4}}))
@@ -477,7 +477,7 @@ def test_a_model_type_that_is_not_here_is_the_cause_and_no_prefix_is_said(tmp_pa
     assert "taken off" not in capsys.readouterr().err
 
 
-def test_layer_scale_has_either_name_and_never_both(tmp_path):
+def test_layer_scale_has_either_name(tmp_path):
     config, w = model(layer_scale=True)
     tensors = timm(config, w)
     spelled = {name.replace(".gamma", ".weight"): value for name, value in tensors.items()}
@@ -494,7 +494,7 @@ def transformers_5(tensors):
     return renamed(tensors, pairs)
 
 
-def test_the_names_of_transformers_5_give_our_tree(tmp_path):
+def test_transformers_5_names_give_our_tree(tmp_path):
     config, w = model(eps=1e-12)
     tensors = transformers_5(hugging_face(config, w))
     assert "vit.layers.1.attention.o_proj.weight" in tensors
@@ -504,7 +504,7 @@ def test_the_names_of_transformers_5_give_our_tree(tmp_path):
 
 
 @pytest.mark.parametrize("names", ["timm", "Hugging Face"])
-def test_deit_s_two_heads_are_one_head_on_both_tokens(tmp_path, names):
+def test_deit_heads_are_one_on_both_tokens(tmp_path, names):
     """Its logits are the mean of both heads', as a second model with the other head on the other token has them."""
     config, w = model(eps=1e-12 if names == "Hugging Face" else 1e-6)
     rng = np.random.default_rng(0)
@@ -539,7 +539,7 @@ def test_deit_s_two_heads_are_one_head_on_both_tokens(tmp_path, names):
         load(tmp_path)
 
 
-def test_a_classifier_of_clip_or_siglip_reads_the_mean_of_the_patches(tmp_path):
+def test_clip_classifier_reads_patch_mean(tmp_path):
     """SigLIP's are normalised and its attention pool is not read; CLIP's are not."""
     from safetensors.numpy import load_file
 
@@ -574,7 +574,7 @@ def renamed(tensors, pairs):
     return spelled
 
 
-def test_torchvision_s_names_give_our_tree_where_the_heads_are_said(tmp_path):
+def test_torchvision_names_need_their_heads(tmp_path):
     config, w = model(position_filter="bicubic_corners")
     pairs = {"blocks.": "encoder.layers.encoder_layer_", "norm1": "ln_1", "norm2": "ln_2", "attn": "self_attention"}
     pairs |= {"mlp.fc1": "mlp.0", "mlp.fc2": "mlp.3", "cls_token": "class_token", "pos_embed": "encoder.pos_embedding"}
@@ -615,14 +615,14 @@ def open_clip(tmp_path, model_cfg=None, prefix="", **vision):
 
 
 @pytest.mark.parametrize("prefix", ["", "visual."])
-def test_open_clip_s_visual_tower_is_read_with_its_json(tmp_path, prefix):
+def test_open_clip_tower_is_read(tmp_path, prefix):
     config, w = open_clip(tmp_path, {"quick_gelu": True}, prefix)
     found = load(tmp_path)
     assert found.model.config == config.replace(activation="quick_gelu")
     assert_rel_close(found.w, w)
 
 
-def test_the_images_of_open_clip_are_those_of_its_json_also_where_timm_builds_the_tower(tmp_path):
+def test_open_clip_images_are_of_its_json(tmp_path):
     squash = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bilinear", "resize_mode": "squash"}
     want = Preprocessing(crop=1.0, interpolation="bilinear", resize="exact")
     config = vit_config("Ti/16", classes=2, depth=12)
@@ -636,7 +636,7 @@ def test_the_images_of_open_clip_are_those_of_its_json_also_where_timm_builds_th
         assert load(tmp_path).model.preprocessing == own
 
 
-def test_open_clip_s_images_of_two_sides_are_of_that_size(tmp_path):
+def test_open_clip_images_may_be_rectangular(tmp_path):
     open_clip(tmp_path, {}, image_size=[16, 4])
     assert load(tmp_path).model.image_size == (16, 4)  # as many patches as 8 x 8
 
@@ -651,13 +651,13 @@ def test_open_clip_s_images_of_two_sides_are_of_that_size(tmp_path):
         ({}, {"layers": 3}, "must be those of 3 layers of 128 features, .*; got 2 layers"),
     ],
 )
-def test_load_refuses_an_open_clip_config_that_it_cannot_build(tmp_path, model_cfg, vision, match):
+def test_open_clip_config_is_refused(tmp_path, model_cfg, vision, match):
     open_clip(tmp_path, model_cfg, **vision)
     with pytest.raises(InputError, match=match):
         load(tmp_path)
 
 
-def test_a_model_with_a_classifier_of_clip_s_trains_and_is_saved(tmp_path):
+def test_clip_classifier_trains_and_is_saved(tmp_path):
     """Without a last norm the last block's stage and the head are all that is trained."""
     from tangent_jax.models.anchor import Pretrained
     from tangent_jax.pretrained.load import save
@@ -672,7 +672,7 @@ def test_a_model_with_a_classifier_of_clip_s_trains_and_is_saved(tmp_path):
 # timm's config.json
 
 
-def test_the_flat_config_of_timm_05_and_06_is_its_pretrained_cfg(tmp_path):
+def test_flat_timm_config_is_pretrained_cfg(tmp_path):
     config, w = model()
     images = {"mean": [0.1, 0.2, 0.3], "std": [0.5] * 3, "crop_pct": 0.8, "interpolation": "bilinear"}
     names = {"first_conv": "patch_embed.proj", "classifier": "head", "url": "u", "labels": ["a"] * 7}
@@ -708,7 +708,7 @@ def test_deit_iii_s_own_gammas_are_layer_scale(tmp_path):
     assert_rel_close(load(write(tmp_path, tensors)).w, w)
 
 
-def test_dinov2_s_own_registers_and_chunks_give_timm_s_network(tmp_path):
+def test_dinov2_names_give_timm_network(tmp_path):
     config, w = model(layer_scale=True)
     plain = timm(config, w)
     registers = np.ones((1, 4, 128), np.float32)
@@ -726,7 +726,7 @@ def test_dinov2_s_own_registers_and_chunks_give_timm_s_network(tmp_path):
     assert_rel_close(found[1].w, found[0].w)
 
 
-def test_an_extra_tensor_is_never_advised_to_be_removed(tmp_path):
+def test_extra_tensor_is_never_to_be_removed(tmp_path):
     config, w = model()
     with pytest.raises(InputError, match=r"the extra tensor blocks\.0\.attn\.rel_pos .*outputs may be others") as error:
         load(write(tmp_path, {**timm(config, w), "blocks.0.attn.rel_pos": ONES}))

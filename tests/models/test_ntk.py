@@ -67,20 +67,20 @@ def unit(z):
 
 
 @pytest.mark.parametrize("parts", [("h",), ("h", "relu", "ntk")])
-def test_the_map_of_no_example_has_its_number_of_columns(parts):
+def test_no_example_has_all_columns(parts):
     _, _, built, x = made(parts=parts)
     assert built.rows(x[:0]).shape == (0, *built.rows(x).shape[1:])
 
 
 @pytest.mark.parametrize(("blocks", "pool"), [(2, "token"), (1, "avg"), *in_long((1, "token"))])
-def test_the_sketch_of_inputs_and_signals_is_that_of_gradients(x64, blocks, pool):
+def test_sketch_is_that_of_gradients(x64, blocks, pool):
     _, _, built, x = made(blocks, model={"pool": pool})
     rows = jax.jit(type(built).rows)(built, x)
     assert rows.shape == (4, sum(built.sizes)) == (4, 12 + 36)
     assert_rel_close(rows[:, 12:], jnp.asarray(unit(sketched(built, x))))
 
 
-def test_each_part_has_length_one_also_where_the_network_computes_in_half(x64):
+def test_parts_have_unit_length_in_half(x64):
     _, _, built, x = made(parts=("h", "relu", "ntk"))
     for dtype in (None, jnp.bfloat16):
         parts = np.split(np.asarray(built.in_dtype(dtype).rows(x)), np.cumsum(built.sizes)[:-1], 1)
@@ -88,7 +88,7 @@ def test_each_part_has_length_one_also_where_the_network_computes_in_half(x64):
             np.testing.assert_allclose(np.linalg.norm(part, axis=1), 1, atol=1e-6)
 
 
-def test_one_pass_gives_the_features_of_every_depth(x64):
+def test_one_pass_gives_every_depth(x64):
     model, w, deep, x = made(2)
     depths = deep.rows_by_depth(x, (0, 1, 2))
     assert_rel_close(depths[2], deep.rows(x))
@@ -105,7 +105,7 @@ def test_two_thirds_of_the_blocks_are_the_default():
     assert feature_map(pretrained, ("h",), width=16).features.blocks == 1  # the cached features of one trained block
 
 
-def test_features_are_what_the_head_reads_and_no_head_decides_them(x64):
+def test_head_decides_no_features(x64):
     model, w, built, x = made()
     h = made(parts=("h",))[2].predict(built.predict.zeros(), x)[:, :12]
     assert_rel_close(
@@ -125,7 +125,7 @@ def test_random_relu_features(x64):
     assert_rel_close(built.rows(x), jnp.asarray(unit(np.maximum(h @ built.projection, 0))))
 
 
-def test_the_kernel_is_that_of_gradients_in_the_mean(x64):
+def test_kernel_is_unbiased(x64):
     """Over 60 sketches the mean of psi psi^T is the gradients' Gram matrix, within four standard errors."""
     _, _, built, x = made()
     rows = jax.jacrev(lambda dw: built.predict(dw, x)[:, -3:])(built.predict.zeros())

@@ -116,7 +116,7 @@ TANGENTS = [
 ]
 
 
-def test_every_kind_of_the_weights_themselves_is_held_against_autodiff():
+def test_every_kind_has_an_autodiff_oracle():
     assert {kind for kind, _ in OF_VIT} == {*KINDS} - {*MADE}
 
 
@@ -145,13 +145,13 @@ SUMS = [
 
 
 @pytest.mark.parametrize(("name", "kind", "blocks", "method"), SUMS)
-def test_closed_form_norms_are_those_of_vmapped_gradients(x64, name, kind, blocks, method):
+def test_norms_are_vmapped_gradients(x64, name, kind, blocks, method):
     predict, dw, x = case(name, kind, blocks, method, count=3)
     assert_sums_are_vmapped_ones(predict, dw, x, jnp.arange(3) * 3 % predict.model.classes)
 
 
 @pytest.mark.long
-def test_closed_form_norms_of_owners_are_those_of_vmapped_gradients(x64):
+def test_owner_norms_are_vmapped_gradients(x64):
     predict, dw, x = case("bottleneck", "everything", 0, count=4)
     assert_sums_are_vmapped_ones(predict, dw, x, jnp.array([0, 3, 6, 3]), jnp.ones((2, 2)))
 
@@ -165,7 +165,7 @@ def test_the_kernel_is_that_of_the_jacobian(x64, name):
 
 
 @pytest.mark.parametrize("name", ["token", "avg", "rotary", "bottleneck", "basic", "perceptron", "frozen head"])
-def test_stages_chain_to_the_whole_network_by_either_road(x64, name):
+def test_stages_chain_to_network(x64, name):
     model, w = MODELS[name]()
     subset = make_subset(model, "blocks", 1)
     pairs, x = trees.pair(w, tree_normal(7, subset.part(w))), normal(3, (2, *model.input_shape(0)))

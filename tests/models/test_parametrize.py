@@ -46,7 +46,7 @@ def test_at_the_anchor_nothing_changes(x64, kind, variant):
 
 
 @pytest.mark.parametrize("variant", QUICK + REST)
-def test_lora_s_tangent_is_the_jvp_of_the_merged_network_at_the_anchor(x64, variant):
+def test_lora_tangent_is_merged_jvp(x64, variant):
     plain, made = with_new("lora", variant)
     predict = tangent(made, 2, "lora")
     theta = tree_normal(7, predict.zeros())
@@ -69,7 +69,7 @@ def test_convolutions_have_low_rank_factors_too():
 
 
 @pytest.mark.parametrize("kind", ["lora", "adapter"])
-def test_the_trunk_s_cache_is_shared_and_an_export_holds_the_new_leaves(tmp_path, kind):
+def test_trunk_cache_is_shared(tmp_path, kind):
     plain, made = with_new(kind, blocks=1)
     assert Trunk(made.model, made.w, 2).key() == Trunk(plain.model, plain.w, 2).key()
     predict = tangent(moved(made, kind), 1, kind)
@@ -80,7 +80,7 @@ def test_the_trunk_s_cache_is_shared_and_an_export_holds_the_new_leaves(tmp_path
     assert trees.fingerprint(step) == trees.fingerprint(dw)
 
 
-def test_a_recipe_trains_them_and_a_tangent_trains_b_alone():
+def test_recipe_trains_factors():
     shapes = {}
     for method, kind in (("nlft", "lora"), ("taft", "lora"), ("nlft", "adapter"), ("taft", "adapter")):
         predict = recipe_of(method=method, kind=kind, rank=4).predictor(10)
@@ -119,7 +119,7 @@ BELOW_LORA = {"token", "other token", "adapters", "wider adapters", "resized"}
 
 
 @pytest.mark.parametrize("first", METHODS)
-def test_after_any_two_changes_the_weights_are_the_model_s_or_the_second_is_refused_by_name(first):
+def test_two_changes_compose_or_are_refused(first):
     """With adapters of another width, the old leaves stayed under shapes that said the new one."""
     made = METHODS[first](Pretrained(*small(depth=2), "here"))
     for second, change in METHODS.items():
@@ -146,13 +146,13 @@ def test_after_any_two_changes_the_weights_are_the_model_s_or_the_second_is_refu
         (lambda w: {**w, "class_token": w["class_token"][:5]}, r"class_token of w must have shape \(12,\); got \(5,\)"),
     ],
 )
-def test_weights_that_are_not_the_model_s_are_one_clear_line(change, match):
+def test_foreign_weights_are_refused(change, match):
     model, w = small()
     with pytest.raises(InputError, match=match):
         Pretrained(model, change(w), "here")
 
 
-def test_the_first_factor_is_drawn_by_the_number_of_its_inputs():
+def test_first_factor_scales_with_inputs():
     """N(0, 1 / inputs): x A is of order one whatever the width, and so is the step that B takes."""
     model, w = small(depth=1)
     wide = model.replace(width=96, mlp_width=384)

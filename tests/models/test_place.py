@@ -31,7 +31,7 @@ def made(parts=("h", "place"), **changes):
 
 
 @pytest.mark.parametrize("changes", VITS, ids=str)
-def test_place_is_the_sketch_of_normalised_tokens_averaged_over_cells(x64, changes):
+def test_place_is_sketch_over_cells(x64, changes):
     model, w, map_, x, inputs = made(**changes)
     config, block = model.config, place_stage(model) - 1
     tokens = np.asarray(
@@ -52,7 +52,7 @@ def test_place_is_the_sketch_of_normalised_tokens_averaged_over_cells(x64, chang
 
 
 @pytest.mark.parametrize("changes", VITS[:3], ids=str)
-def test_an_image_has_its_place_alone_and_in_a_batch(x64, changes):
+def test_place_is_alone_as_in_batch(x64, changes):
     *_, map_, _, inputs = made(**changes)
     assert_rel_close(map_.rows(inputs[2:3]), map_.rows(inputs)[2:3])
 
@@ -65,7 +65,7 @@ def test_a_flip_of_the_grid_flips_its_cells(x64):
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3])
-def test_place_does_not_depend_on_the_blocks_of_ntk_nor_they_on_it(x64, blocks):
+def test_place_and_ntk_are_independent(x64, blocks):
     model, w, alone, x, inputs = made(depth=3)
     with_psi = feature_map(Pretrained(model, w, "test"), ("h", "ntk", "place"), blocks=blocks, width=64, seed=5)
     psi = feature_map(Pretrained(model, w, "test"), ("h", "ntk"), blocks=blocks, width=64, seed=5)

@@ -38,7 +38,7 @@ def by_pytorch(row, new, scale):
 
 @settings(deadline=None)
 @given(old=SIDES, new=SIDES, seed=st.integers(0, 9))
-def test_bicubic_without_antialiasing_is_pytorch_s_at_any_sizes(old, new, seed):
+def test_bicubic_is_that_of_pytorch(old, new, seed):
     row = np.random.default_rng(seed).standard_normal(old)
     assert_rel_close(resampling(old, new, "bicubic_plain") @ row, by_pytorch(row, new, old / new))
     assert_rel_close(resampling(old, new, "bicubic_offset") @ row, by_pytorch(row, new, old / (new + 0.1)))
@@ -46,7 +46,7 @@ def test_bicubic_without_antialiasing_is_pytorch_s_at_any_sizes(old, new, seed):
 
 @settings(deadline=None)
 @given(old=st.tuples(SIDES, SIDES), new=st.tuples(SIDES, SIDES))
-def test_google_s_filter_is_scipy_s_at_any_sizes_but_where_its_rounding_leaves_the_grid(old, new):
+def test_google_filter_is_scipys(old, new):
     grid = 1 + np.random.default_rng(0).random((*old, 2))
     want = scipy.ndimage.zoom(grid, (new[0] / old[0], new[1] / old[1], 1), order=1)
     if want.shape == (*new, 2) and want.min() > 0:
@@ -55,7 +55,7 @@ def test_google_s_filter_is_scipy_s_at_any_sizes_but_where_its_rounding_leaves_t
 
 @settings(deadline=None)
 @given(name=st.sampled_from([*FILTERS]), old=SIDES, new=SIDES)
-def test_weights_sum_to_one_and_the_own_grid_stays(name, old, new):
+def test_weights_sum_to_one(name, old, new):
     weights = resampling(old, new, name)
     assert weights.shape == (new, old)
     assert np.abs(weights.sum(1) - 1).max() < 1e-12
@@ -68,7 +68,7 @@ OWNERS |= {"siglip2": "bilinear"}
 
 
 @pytest.mark.parametrize("name", OWNERS)
-def test_a_file_is_resampled_by_the_program_of_its_names_also_after_it_is_saved(tmp_path, name):
+def test_resampling_is_the_naming_programs(tmp_path, name):
     found = modern(name, tmp_path)
     assert found.model.config.position_filter == OWNERS[name]
     save(tmp_path / "ours.safetensors", found)
@@ -79,7 +79,7 @@ def test_a_file_is_resampled_by_the_program_of_its_names_also_after_it_is_saved(
         assert (first == second).all()
 
 
-def test_a_file_of_version_0_4_says_no_filter_and_is_resampled_as_before(untyped):
+def test_version_0_4_file_resamples_as_before(untyped):
     model, _ = small()
     assert "position_filter" not in model.settings
     assert model.config.position_filter == "bicubic"
@@ -89,7 +89,7 @@ def test_a_file_of_version_0_4_says_no_filter_and_is_resampled_as_before(untyped
         ViTConfig(12, 1, 3, 20, position_filter="cubic")
 
 
-def test_another_change_of_the_size_begins_with_the_positions_of_the_file():
+def test_next_resize_begins_with_file_positions():
     whole = Pretrained(*small(position_filter="bicubic_plain"), "here")
     twice = whole.with_image_size(20).with_image_size(12)
     assert (twice.w["position_embedding"] == whole.with_image_size(12).w["position_embedding"]).all()
@@ -98,7 +98,7 @@ def test_another_change_of_the_size_begins_with_the_positions_of_the_file():
     assert (back.w["position_embedding"] == whole.w["position_embedding"]).all()
 
 
-def test_positions_that_changed_since_are_not_taken_back():
+def test_changed_positions_are_not_taken_back():
     made = Pretrained(*small(), "here").with_image_size(12)
     moved = Pretrained(made.model, {**made.w, "position_embedding": made.w["position_embedding"] + 1}, "", made.resized)
     want = Pretrained(moved.model, moved.w, "").with_image_size(8)

@@ -77,7 +77,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_picture_is_prepared_as_the_processor_s_class_does(name, shape):
+def test_picture_is_prepared_as_by_processor(name, shape):
     kind, fields, resized, crop, resample = CASES[name]
     colours = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}
     preprocessing, size = read({**fields, **colours, "image_processor_type": f"{kind}ImageProcessor"})
@@ -105,7 +105,7 @@ SCALES = [
 
 
 @pytest.mark.parametrize(("fields", "want"), SCALES)
-def test_every_scale_is_the_processor_s_and_a_field_that_its_class_does_not_read_has_no_effect(fields, want):
+def test_processor_scales_and_unread_fields(fields, want):
     levels = np.arange(256, dtype=np.uint8)[:, None].repeat(3, 1)
     got = np.asarray(read({"size": 8, **fields})[0].normalize(levels))
     assert np.abs(got - want(levels.astype(float))).max() <= 1e-6 * np.abs(want(255.0))
@@ -115,7 +115,7 @@ def test_every_scale_is_the_processor_s_and_a_field_that_its_class_does_not_read
     "spelled", ["{}ImageProcessor", "{}FeatureExtractor", "{}ImageProcessorFast", "{}ImageProcessorPil"]
 )
 @pytest.mark.parametrize("kind", ["ViT", "DeiT", "Bit", "CLIP", "Beit"])
-def test_a_class_is_found_under_all_its_names_and_comes_before_the_model_s_kind(kind, spelled):
+def test_class_names_come_before_model_kind(kind, spelled):
     field = "feature_extractor_type" if "Feature" in spelled else "image_processor_type"
     other = Published("ConvNextImageProcessor", Preprocessing())
     got = read({field: spelled.format(kind)}, other)
@@ -123,7 +123,7 @@ def test_a_class_is_found_under_all_its_names_and_comes_before_the_model_s_kind(
     assert sides(got.size) == (224, 224)
 
 
-def test_a_null_field_has_the_default_of_its_class():
+def test_null_field_has_class_default():
     default = read({"image_processor_type": "DeiTImageProcessor"})
     fields = ("size", "resample", "do_resize", "crop_size", "image_mean", "do_rescale", "rescale_factor")
     assert read({"image_processor_type": "DeiTImageProcessor", **dict.fromkeys(fields)}) == default
@@ -163,13 +163,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "match"), REFUSED)
-def test_a_processor_is_refused_by_the_name_of_its_field(fields, match):
+def test_processor_is_refused_by_field(fields, match):
     with pytest.raises(InputError, match=match) as error:
         read(fields)
     assert "\n" not in str(error.value)
 
 
-def test_a_processor_without_a_class_is_that_of_the_model_type_or_refused():
+def test_processor_without_class_is_model_types():
     assert {kind.title for kind in PUBLISHED.values()} <= PROCESSORS.keys()
     assert read({"size": 9, "crop_size": 8}, PUBLISHED["clip"]).preprocessing.resize == "short"
     assert read({"size": 9}, PUBLISHED["vit"]).preprocessing.resize == "exact"
@@ -177,14 +177,14 @@ def test_a_processor_without_a_class_is_that_of_the_model_type_or_refused():
         read({"size": 9}, None)
 
 
-def test_the_image_processor_within_processor_config_json_comes_first():
+def test_inner_image_processor_comes_first():
     inner = {"image_processor": {"image_processor_type": "CLIPImageProcessor", "size": 9, "crop_size": 9}}
     beside = {"processor_config": inner, "preprocessor_config": {"size": 7}}
     assert images_of(Tensors({}, {}, beside, "FILE"), NOTHING).size == 9
     assert images_of(Tensors({}, {}, beside | {"processor_config": {}}, "FILE"), NOTHING).size == 7
 
 
-def test_fields_of_a_processor_that_are_not_read_are_named_in_one_line(capsys):
+def test_unread_processor_fields_are_named(capsys):
     fields = {"size": 9, "crop_size": 8, "do_flip_channel_order": True, "tile": 4, "_class": "a", "do_blur": False}
     assert read({**fields, "processor_class": "CLIPProcessor"}, PUBLISHED["clip"]).size == 8
     (line,) = capsys.readouterr().err.splitlines()
@@ -193,7 +193,7 @@ def test_fields_of_a_processor_that_are_not_read_are_named_in_one_line(capsys):
     )
 
 
-def test_image_fields_at_the_top_of_processor_config_json_are_ignored_in_one_line(capsys):
+def test_top_level_image_fields_are_ignored(capsys):
     beside = {"processor_config": {"size": 9, "image_mean": [0.1] * 3}, "preprocessor_config": {"size": 7}}
     assert images_of(Tensors({}, {}, beside, "FILE"), NOTHING).size == 7
     assert "processor_config.json beside FILE has image_mean outside image_processor" in capsys.readouterr().err
@@ -212,7 +212,7 @@ TIMM = [
 
 
 @pytest.mark.parametrize(("cfg", "preprocessing", "size"), TIMM)
-def test_what_timm_s_pretrained_cfg_lacks_has_timm_s_defaults_and_comes_before_a_processor(cfg, preprocessing, size):
+def test_pretrained_cfg_has_timm_defaults(cfg, preprocessing, size):
     beside = {"config": {"pretrained_cfg": cfg}, "preprocessor_config": {"size": 7}}
     assert images_of(Tensors({}, {}, beside, "FILE"), NOTHING) == (preprocessing, size)
 
@@ -226,7 +226,7 @@ def processed(folder, name, **fields):
     return load(folder)
 
 
-def test_dinov2_is_loaded_for_the_images_of_its_processor_and_one_line_says_both(tmp_path, capsys):
+def test_dinov2_uses_its_processors_size(tmp_path, capsys):
     found = processed(tmp_path, "dinov2", size={"shortest_edge": 9}, crop_size={"height": 8, "width": 8})
     assert found.model.image_size == 8
     assert found.model.preprocessing == Preprocessing(*CLIP, 8 / 9, centre="floor")
@@ -238,7 +238,7 @@ def test_dinov2_is_loaded_for_the_images_of_its_processor_and_one_line_says_both
     assert (found.with_image_size(12).w["position_embedding"] == whole.w["position_embedding"]).all()
 
 
-def test_a_model_whose_program_refuses_another_size_stays_at_that_of_its_positions_and_says_so(tmp_path, capsys):
+def test_fixed_size_model_keeps_position_size(tmp_path, capsys):
     found = processed(tmp_path, "siglip", size={"height": 8, "width": 8})
     assert found.model.image_size == 12
     assert "images of 8 x 8 pixels: it is loaded for 12 x 12 pixels" in capsys.readouterr().err
@@ -252,7 +252,7 @@ def test_images_of_as_many_patches_print_nothing(tmp_path, capsys):
     assert "loaded for" not in capsys.readouterr().err
 
 
-def test_a_file_without_a_processor_has_that_of_the_published_models_in_one_line(tmp_path, capsys):
+def test_missing_processor_is_published_models(tmp_path, capsys):
     found = modern("dinov2", tmp_path)
     assert found.model.preprocessing == Preprocessing(*IMAGENET, 0.875, centre="floor")
     assert "images are prepared as for dinov2's published models" in capsys.readouterr().err
@@ -272,7 +272,7 @@ def test_a_file_without_a_processor_has_that_of_the_published_models_in_one_line
         (B_16, 320, 365, "bilinear", True),  # trained by its user
     ],
 )
-def test_torchvision_s_weights_are_prepared_by_what_their_tensors_show(sizes, side, before, interpolation, is_assumed):
+def test_torchvision_images_follow_tensors(sizes, side, before, interpolation, is_assumed):
     """Source: transforms() of torchvision 0.28's ViT_*_Weights; `make parity` compares the pixels."""
     own, line = of_torchvision(sizes, side)
     assert (own.resized_shape((900, 900), side)[0], own.interpolation) == (before, interpolation)
@@ -280,7 +280,7 @@ def test_torchvision_s_weights_are_prepared_by_what_their_tensors_show(sizes, si
     assert bool(line) == is_assumed
 
 
-def test_a_line_says_what_is_assumed_of_a_bare_resnet(capsys):
+def test_bare_resnet_assumptions_are_said(capsys):
     said = prepared(Tensors({}, {}, {}, "FILE"))
     assert said.preprocessing == Preprocessing(*IMAGENET, 0.875, "bilinear")
     line = "FILE does not say how its images are prepared: as by torchvision's IMAGENET1K_V1"

@@ -26,7 +26,7 @@ from tangent_jax.pretrained.load import load, save
 FIXTURES = np.load(Path(__file__).with_name("fixtures.npz"))
 
 
-def test_the_statistics_are_never_trained_and_always_needed(x64):
+def test_statistics_are_never_trained(x64):
     model, w = MODELS["bottleneck"]()
     for kind, blocks in (("blocks", 2), ("bitfit", 3), ("layernorm", 1), ("everything", 0)):
         assert not [path for path in make_subset(model, kind, blocks).paths if path.endswith(("/mean", "/var"))]
@@ -36,7 +36,7 @@ def test_the_statistics_are_never_trained_and_always_needed(x64):
         assert np.abs(model.apply(moved, x) - model.apply(w, x)).max() > 1e-3
 
 
-def test_in_training_the_batch_s_statistics_standardise(x64):
+def test_training_uses_batch_statistics(x64):
     model, w = MODELS["basic"]()
     x = normal(3, (4, *model.input_shape(0)))
     logits, seen = model.in_training(w, x)

@@ -86,7 +86,7 @@ def pretrained(dtype=jnp.float32):
 
 
 @pytest.mark.parametrize(("kind", "blocks", "stage"), [("blocks", 0, 2), ("blocks", 1, 1), ("everything", 0, 1)])
-def test_a_model_of_the_protocol_is_fitted_composed_stored_and_exported(tmp_path, kind, blocks, stage):
+def test_protocol_model_is_fitted_and_exported(tmp_path, kind, blocks, stage):
     predict = tangent(pretrained(), blocks, kind)
     assert predict.subset.stage == stage
     data = extract(predict, pictures(), Cache(tmp_path / "cache"))

@@ -69,7 +69,7 @@ SOURCES |= {name: of_ours(name) for name in ("clip", "layer scale, avg", "resnet
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_an_anchor_s_file_has_w_plus_dw_the_head_and_the_model_of_its_source(tmp_path, name):
+def test_anchor_file_has_w_plus_dw(tmp_path, name):
     before = load(SOURCES[name](tmp_path))
     predict = nonlinear(before.with_head(5, KEY), blocks=2, kind="blocks")
     dw = tree_normal(9, predict.zeros())
@@ -86,7 +86,7 @@ def test_an_anchor_s_file_has_w_plus_dw_the_head_and_the_model_of_its_source(tmp
     assert names == {*before.model.to_world({path: np.zeros(leaf.shape) for path, leaf in moved.items()})}
 
 
-def test_a_session_survives_what_is_made_of_the_weights():
+def test_session_survives_changes_of_weights():
     before = load("builtin")
     anchor = before.with_body(before.w, session())
     assert anchor.w["head"] is before.w["head"]
@@ -103,7 +103,7 @@ def test_a_session_survives_what_is_made_of_the_weights():
         anchor.with_body(made.w, session())
 
 
-def test_weights_in_half_precision_keep_their_session(tmp_path):
+def test_half_weights_keep_session(tmp_path):
     anchor = dataclasses.replace(load("builtin"), session=session())
     half = dataclasses.replace(anchor, w=trees.cast(anchor.w, jnp.bfloat16))
     save(tmp_path / "half.safetensors", half)
@@ -151,7 +151,7 @@ def made_up(tensors, metadata):
         (lambda _, metadata: {**metadata, SESSION: "[" * 100000}, "RecursionError"),
     ],
 )
-def test_a_session_that_was_altered_or_cannot_be_read_is_one_sentence_with_a_way_on(tmp_path, change, message):
+def test_altered_session_is_refused(tmp_path, change, message):
     path, before = tmp_path / "moved.safetensors", load("builtin")
     save(path, before.with_body(before.w, session()))
     edited(path, lambda _, metadata: metadata)

@@ -56,7 +56,7 @@ def test_a_subset_is_the_leaves_it_names(kind, blocks, pool):
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(subset.zeros(w)))
 
 
-def test_every_kind_of_the_weights_themselves_has_its_case():
+def test_every_kind_of_weights_has_a_case():
     assert {kind for kind, _ in EXPECTED} == {*KINDS} - {*MADE}
 
 
@@ -73,7 +73,7 @@ def test_the_page_says_what_a_subset_trains(kind, pool):
         assert make_subset(model, kind, blocks).paths == tuple(sorted(trained))
 
 
-def test_the_last_block_of_vit_large_has_the_published_size():
+def test_vit_large_last_block_has_published_size():
     model = VisionTransformer(vit_config("L/16", classes=0), Preprocessing())
     assert make_subset(model, blocks=1).size == 12 * 1024**2 + 13 * 1024 + 2 * 1024
 
@@ -86,13 +86,13 @@ def test_the_last_block_of_vit_large_has_the_published_size():
         ("head", 1, "head"),
     ],
 )
-def test_a_subset_is_printed_in_one_line_of_its_parts_and_count(kind, blocks, parts):
+def test_subset_prints_in_one_line(kind, blocks, parts):
     subset = make_subset(small(3)[0], kind, blocks)
     assert str(subset) == f"{subset.name} trains {parts}: {subset.size:,} numbers"
 
 
 @pytest.mark.parametrize("kind", ["bitfit", "layernorm"])
-def test_a_kind_without_a_leaf_below_the_head_is_refused(kind):
+def test_kind_without_leaf_is_refused(kind):
     """It trained the head alone, and said nothing."""
     w = {"scale": jnp.ones(4), "head": {"kernel": jnp.ones((4, 2)), "bias": jnp.zeros(2)}}
     head = lambda w, x: x @ w["head"]["kernel"] + w["head"]["bias"]  # noqa: E731
@@ -103,7 +103,7 @@ def test_a_kind_without_a_leaf_below_the_head_is_refused(kind):
     assert make_subset(model, "head").paths == ("head/bias", "head/kernel")
 
 
-def test_a_kind_whose_leaves_lie_deeper_names_the_blocks_that_it_needs(monkeypatch):
+def test_deep_kind_names_needed_blocks(monkeypatch):
     monkeypatch.setitem(MATCHES, "kernels", lambda path: "/attention/" in path)
     monkeypatch.setitem(MATCHES, "first", lambda path: path.startswith(("patch_embedding/", "block_0/")))
     for kind, least in (("kernels", 1), ("first", 3)):
@@ -113,7 +113,7 @@ def test_a_kind_whose_leaves_lie_deeper_names_the_blocks_that_it_needs(monkeypat
         assert make_subset(small(3)[0], kind, least).stage <= 3
 
 
-def test_a_new_class_token_trains_and_begins_the_tail():
+def test_new_class_token_begins_tail():
     replaced = pretrained(3).with_class_token(2, jax.random.key(0))
     assert float(jnp.abs(replaced.w["new_class_token"]).max()) < 1e-5
     for kind in ("blocks", "bitfit", "layernorm"):
@@ -123,7 +123,7 @@ def test_a_new_class_token_trains_and_begins_the_tail():
     assert "new_class_token" not in make_subset(replaced.model, "head").paths
 
 
-def test_a_reset_redraws_the_trained_leaves_and_no_other():
+def test_reset_redraws_trained_leaves():
     here = pretrained(3)
     subset = make_subset(here.model, blocks=1)
     again = here.reset(subset, jax.random.key(0)).w

@@ -51,7 +51,7 @@ def every_token_a_query(model):
         *in_long(("token", 1), ("class token replaced", 2), ("rotary", 2), ("clip", 1), ("clip", 2)),
     ],
 )
-def test_the_class_query_equals_the_full_block_in_values_tangents_and_gradients(x64, variant, blocks):
+def test_class_query_is_full_block(x64, variant, blocks):
     model, w = small(depth=2, image_size=WIDE, **{**VIT, **MODERN}[variant])
     dw, x = step(make_subset(model, "blocks", blocks), w), images(size=WIDE)
     full = linearize(every_token_a_query(model), w)
@@ -73,7 +73,7 @@ DEPTHS += in_long(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("variant", "depth"), DEPTHS)
-def test_closed_form_equals_autodiff_at_every_depth(x64, variant, depth):
+def test_closed_form_is_autodiff_at_depth(x64, variant, depth):
     replaced = {"class_token_at": depth // 2} if "replaced" in variant else {}
     model, w = small(depth, **{**VIT, **MODERN}[variant] | replaced)
     parts = [("blocks", 0), ("blocks", 1), ("bitfit", depth), ("layernorm", depth), ("everything", 0)]
@@ -116,7 +116,7 @@ def test_the_transpose_is_the_vjp(x64, variant):
     assert_rel_close(jnp.vdot(closed(model, w, dw, x).tangent, u), trees.vdot(dw, transposed))
 
 
-def test_the_taylor_remainder_falls_fourfold_per_halved_step(x64):
+def test_remainder_falls_fourfold(x64):
     model, w = small(3)
     dw = jax.tree.map(lambda leaf: 1e-3 * leaf, step(make_subset(model, "everything"), w))
 
@@ -162,7 +162,7 @@ def test_a_frozen_prefix_costs_nothing():
     assert full > 1.5 * base  # so the measure can tell
 
 
-def test_the_class_query_costs_a_fraction_of_the_full_block():
+def test_class_query_costs_a_fraction():
     """Compiled FLOPs of a gradient on the last block, 65 tokens: against jax.jvp of every token's query."""
     config = ViTConfig(width=48, depth=1, heads=3, mlp_width=192, patch_size=4, image_size=32, classes=7)
     model = VisionTransformer(config)

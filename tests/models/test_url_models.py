@@ -41,7 +41,7 @@ def test_weights_come_back(s3):
         load("s3://bucket/none.npz")
 
 
-def test_weights_in_several_files_come_from_a_folder(s3, tmp_path):
+def test_sharded_weights_come_from_url(s3, tmp_path):
     """A folder's config.json, index and the files that it names; what else is there is not fetched."""
     tensors = {name: np.asarray(value) for name, value in timm(*model()).items()}
     places = {name: f"model-0000{i % 2 + 1}-of-00002.safetensors" for i, name in enumerate(tensors)}
@@ -54,7 +54,7 @@ def test_weights_in_several_files_come_from_a_folder(s3, tmp_path):
     assert not [*s3.copies.rglob("optimizer.pt")]
 
 
-def test_a_component_and_an_export_are_read_and_leave_no_copy(s3, tmp_path):
+def test_url_reads_leave_no_copy(s3, tmp_path):
     write_component(tmp_path / "dw.safetensors", part(0), {"a": "b"})
     dw, metadata = read_component(f"{s3.put(tmp_path)}/dw.safetensors")
     assert same(dw, part(0))
@@ -67,7 +67,7 @@ def test_a_component_and_an_export_are_read_and_leave_no_copy(s3, tmp_path):
     assert not [*s3.copies.rglob("dw.safetensors")], "a copy that a removal could not reach"
 
 
-def test_what_is_written_at_a_url_elsewhere_is_refused_with_the_remedy(s3):
+def test_url_written_elsewhere_is_refused(s3):
     predict = tangent(Pretrained(MODEL, W, ""), blocks=1)
     for write in (
         lambda: export("s3://bucket/export", predict, predict.zeros(), {}),

@@ -19,12 +19,12 @@ from tangent_jax.models.vit.modules import ViT
 @pytest.mark.parametrize(
     ("name", "millions"), [("Ti/16", 5.717), ("S/16", 22.05), ("B/32", 88.22), ("L/16", 304.3), ("H/14", 632.0)]
 )
-def test_the_named_sizes_have_their_published_parameter_counts(name, millions):
+def test_named_sizes_have_published_counts(name, millions):
     count = sum(math.prod(shape) for shape in VisionTransformer(vit_config(name)).shapes().values())
     assert abs(count / 1e6 - millions) < 0.05 * 10 ** (len(str(int(millions))) - 2)
 
 
-def test_the_linen_module_initialises_and_applies_the_same_tree():
+def test_linen_module_is_the_same_tree():
     model, w = small(2, layer_scale=True)
     module = ViT(model.config)
     fresh = module.init(jax.random.key(0), images())["params"]
@@ -47,7 +47,7 @@ def test_weights_in_bfloat16_compute_in_it():
     assert_rel_close(got.astype(jnp.float32), model.apply(w, images()), TOLERANCE["bfloat16"])
 
 
-def test_a_replaced_class_token_is_read_at_its_block(x64):
+def test_class_token_is_replaced_at_block(x64):
     model, w = small(2)
     moved, w2 = model.replace(class_token_at=1), {**w, "new_class_token": w["class_token"] * 3}
     x = model.apply(w, images(), 0, 2)
@@ -55,13 +55,13 @@ def test_a_replaced_class_token_is_read_at_its_block(x64):
     assert_rel_close(moved.apply(w2, images()), model.apply(w, x, 2))
 
 
-def test_a_model_without_a_head_returns_its_normalised_features(x64):
+def test_headless_model_returns_features(x64):
     model, w = small(1)
     features = model.with_classes(0).apply({k: v for k, v in w.items() if k != "head"}, images())
     assert_rel_close(features @ w["head"]["kernel"] + w["head"]["bias"], model.apply(w, images()))
 
 
-def test_positions_resample_to_another_image_size_and_keep_the_class_token():
+def test_positions_resample_but_class_token():
     model, w = small(1)
     new, resized = model.with_image_size(w, 16)
     assert resized["position_embedding"].shape == (17, 12)

@@ -36,7 +36,7 @@ def test_timm_names_give_our_tree(tmp_path, changes):
     assert_rel_close(load(tmp_path).w, w)  # the folder
 
 
-def test_mae_weights_have_no_head_and_lose_their_decoder(tmp_path):
+def test_mae_weights_lose_decoder(tmp_path):
     config, w = model()
     tensors = {k: v for k, v in timm(config, w).items() if not k.startswith("head.")}
     save_file(
@@ -50,7 +50,7 @@ def test_mae_weights_have_no_head_and_lose_their_decoder(tmp_path):
 
 
 @pytest.mark.parametrize("pool", ["avg", "norm_avg"])
-def test_the_mean_is_normalised_or_of_normalised_tokens_as_the_norm_s_name_says(tmp_path, pool):
+def test_norm_name_says_the_mean(tmp_path, pool):
     """LN(mean) was computed for both."""
     config, w = model(pool=pool)
     after = {"norm.": "fc_norm."} if pool == "avg" else {}
@@ -90,14 +90,14 @@ def test_the_mean_is_normalised_or_of_normalised_tokens_as_the_norm_s_name_says(
         ),
     ],
 )
-def test_load_refuses_a_config_that_it_cannot_build(tmp_path, args, match, untyped):
+def test_unbuildable_config_is_refused(tmp_path, args, match, untyped):
     save_file(timm(*model()), tmp_path / "m.safetensors")
     with pytest.raises(InputError, match=match) as error:
         load(said(tmp_path, **args) / "m.safetensors")
     assert "\n" not in str(error.value)
 
 
-def test_heads_activation_and_grid_are_those_that_config_json_says(tmp_path):
+def test_config_says_heads_and_grid(tmp_path):
     """Heads were guessed by the width, and a row was invented for 3 x 5 patches, 16 rows with the class token's."""
     config, w = model()
     tensors = timm(config, w)
@@ -110,7 +110,7 @@ def test_heads_activation_and_grid_are_those_that_config_json_says(tmp_path):
     assert (found.w["position_embedding"][0] == 0).all()
 
 
-def test_a_bare_file_is_the_one_architecture_of_its_names_and_shapes(tmp_path, capsys):
+def test_bare_file_is_one_architecture(tmp_path, capsys):
     """Or it is refused, with the names of those that are alike."""
     tensors = {n: np.zeros(s, np.float32) for n, s in tiny_shapes().items()}
     save_file(tensors, tmp_path / "m.safetensors")
@@ -136,7 +136,7 @@ def test_a_bare_file_is_the_one_architecture_of_its_names_and_shapes(tmp_path, c
             load(tmp_path / "m.safetensors")
 
 
-def test_a_bare_file_whose_old_names_are_another_networks_is_refused():
+def test_ambiguous_bare_file_is_refused():
     """A DeiT III by its authors calls its gains gamma_1, as timm's vit_small_patch16_rope_ape_224 does."""
     shapes = {"cls_token": (1, 1, 384), "pos_embed": (1, 196, 384), "norm.weight": (384,), "norm.bias": (384,)}
     shapes |= {"patch_embed.proj.weight": (384, 3, 16, 16), "patch_embed.proj.bias": (384,)}
@@ -156,7 +156,7 @@ def test_a_bare_file_whose_old_names_are_another_networks_is_refused():
         by_shapes(file)
 
 
-def test_a_callers_name_does_not_switch_config_json_off_and_is_no_other_network_s(tmp_path):
+def test_callers_name_keeps_config_json(tmp_path):
     save_file(timm(*model()), tmp_path / "m.safetensors")
     assert load(said(tmp_path, num_heads=4) / "m.safetensors").model.config.heads == 4
     with pytest.raises(InputError, match=r"width of .* must be 192, as Ti/16 has; got 128"):
@@ -174,7 +174,7 @@ def test_a_callers_name_does_not_switch_config_json_off_and_is_no_other_network_
         load(tmp_path / "m.safetensors", "Ti/16")
 
 
-def test_a_file_of_hugging_face_s_takes_its_heads_from_a_callers_name_or_their_default(tmp_path):
+def test_heads_of_hugging_face_file(tmp_path):
     config, w = model(eps=1e-12)
     save_file(hugging_face(config, w), tmp_path / "m.safetensors")
     with pytest.raises(InputError, match=r"config.json .* must say num_attention_heads"):
@@ -198,7 +198,7 @@ def test_a_file_of_hugging_face_s_takes_its_heads_from_a_callers_name_or_their_d
     assert load(tmp_path / "m.safetensors").model.config.heads == 2
 
 
-def test_a_named_architecture_without_config_json_has_the_eps_of_its_family(tmp_path):
+def test_named_architecture_has_family_eps(tmp_path):
     """Hugging Face's names: 1e-6, which Ti/16 states; a config.json that says nothing has transformers' 1e-12."""
     config = vit_config("Ti/16", depth=1)
     w = initial_weights(VisionTransformer(config), jax.random.key(0))
@@ -209,7 +209,7 @@ def test_a_named_architecture_without_config_json_has_the_eps_of_its_family(tmp_
     assert from_hugging_face(file._replace(beside=beside)).model.config.eps == 1e-12
 
 
-def test_class_names_of_another_number_than_the_head_has_are_told(tmp_path, capsys):
+def test_wrong_class_names_are_told(tmp_path, capsys):
     config, w = model(eps=1e-12)
     save_file(hugging_face(config, w), tmp_path / "m.safetensors")
     fields = {"model_type": "vit", "num_attention_heads": 2}
@@ -228,7 +228,7 @@ def tiny_shapes():
     return {name: value.shape for name, value in model.to_world(zeros).items()}
 
 
-def test_hugging_face_names_give_our_tree_and_their_json_is_read(tmp_path):
+def test_names_of_hugging_face_give_our_tree(tmp_path):
     config, w = model(eps=1e-12, activation="gelu_tanh")
     save_file(hugging_face(config, w), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"hidden_act": "gelu_new", "num_attention_heads": 2}))
@@ -241,7 +241,7 @@ def test_hugging_face_names_give_our_tree_and_their_json_is_read(tmp_path):
     assert_rel_close(found.w, w)
 
 
-def test_npz_gives_our_tree_where_it_says_the_number_of_heads(tmp_path):
+def test_npz_gives_our_tree(tmp_path):
     config, w = model(activation="gelu_tanh")
     np.savez(tmp_path / "m.npz", **google(config, w))
     found = load(tmp_path / "m.npz")
@@ -252,7 +252,7 @@ def test_npz_gives_our_tree_where_it_says_the_number_of_heads(tmp_path):
         load(tmp_path / "m.npz")
 
 
-def test_npz_positions_without_a_class_row_get_a_zero_one(tmp_path):
+def test_npz_class_position_is_zero(tmp_path):
     config, w = model(activation="gelu_tanh")
     tensors = google(config, w, positions="pos_embedding")
     tensors["pos_embedding"] = tensors["pos_embedding"][:, 1:]
@@ -262,7 +262,7 @@ def test_npz_positions_without_a_class_row_get_a_zero_one(tmp_path):
     assert_rel_close(got[1:], w["position_embedding"][1:])
 
 
-def test_an_old_representation_layer_is_dropped_with_its_head(tmp_path):
+def test_old_representation_is_dropped(tmp_path):
     config, w = model(activation="gelu_tanh")
     np.savez(tmp_path / "m.npz", **google(config, w), **{"pre_logits/kernel": np.ones((128, 128))})
     assert load(tmp_path / "m.npz").model.config.classes == 0
@@ -335,7 +335,7 @@ def test_other_wrong_sources_are_one_clear_line(tmp_path):
 
 
 @pytest.mark.long
-def test_the_real_weights_classify_the_imagenet_sample(vit_tiny, shared):
+def test_real_weights_classify_imagenet(vit_tiny, shared):
     """Top-1 0.80 and top-5 0.95, within 0.01 (PyTorch: 0.799, 0.949)."""
     from tangent_jax.data.decode import decode
     from tangent_jax.data.registry import open_dataset
@@ -352,7 +352,7 @@ def test_the_real_weights_classify_the_imagenet_sample(vit_tiny, shared):
     assert abs(hits.any(1).mean() - 0.95) <= 0.01
 
 
-def test_logits_equal_those_of_hugging_face_on_random_weights(tmp_path):
+def test_logits_equal_hugging_face(tmp_path):
     torch = pytest.importorskip("torch", reason="parity needs torch==2.13.0 and transformers: make parity")
     transformers = pytest.importorskip("transformers", reason="parity needs transformers: make parity")
     hf = transformers.ViTForImageClassification(
@@ -440,7 +440,7 @@ CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
         (nothing, ("config.json", b"\xff\xfe\x00"), "text in UTF-8"),
     ],
 )
-def test_a_file_that_no_model_wrote_is_one_clear_line(tmp_path, change, beside, match):
+def test_file_of_no_model_is_refused(tmp_path, change, beside, match):
     with pytest.raises(InputError, match=match) as error:
         load(altered(tmp_path, change, beside))
     assert "\n" not in str(error.value)
@@ -466,19 +466,19 @@ def described(config):
         (described({"width": 1, "depth": 99999, "heads": 1, "mlp_width": 1}), "depth must be a whole number in"),
     ],
 )  # fmt: skip
-def test_a_header_is_checked_before_anything_is_allocated(tmp_path, header, match):
+def test_header_is_checked_before_allocation(tmp_path, header, match):
     text = json.dumps(header).encode()
     (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
     with pytest.raises(InputError, match=match):
         load(tmp_path / "m.safetensors")
 
 
-def test_a_source_of_an_unknown_user_is_one_clear_line():
+def test_unknown_user_is_refused():
     with pytest.raises(InputError, match="a path must be"):
         load("~no_such_user/x.npz")
 
 
-def test_clip_images_are_normalised_as_clip_wants_them_by_every_predictor(tmp_path):
+def test_clip_normalises_its_images(tmp_path):
     """Version 0.1's Predictor took AugReg's 0.5 for image inputs of any model."""
     config, w = model(pre_norm=True, eps=1e-5)
     save_file(timm(config, w), tmp_path / "clip.safetensors")

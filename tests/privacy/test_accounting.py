@@ -24,7 +24,7 @@ def account(accountant, *runs):
     [(0.5, 3, 1.0), (1e-2, 1000, 3.0), (1e-2, 100_000, 1e-3), (1e-4, 10_000_000, 0.1),
      *in_long((1e-4, 100_000, 1.0), (1e-5, 1000, 3.0), (1e-6, 10_000_000, 100.0))],
 )  # fmt: skip
-def test_a_budget_is_met_closely_and_in_few_trials_at_any_rate(monkeypatch, rate, steps, epsilon):
+def test_budget_is_met_in_few_trials(monkeypatch, rate, steps, epsilon):
     trials, real = [], composed_epsilon
 
     def counted(parts, delta, coarser=1):
@@ -43,13 +43,13 @@ def test_a_budget_is_met_closely_and_in_few_trials_at_any_rate(monkeypatch, rate
 
 
 @pytest.mark.parametrize("run", [(1.3, 1e-2, 5000), (2.0, 0.5, 30), (0.6, 1e-3, 10_000)])
-def test_the_account_is_dp_accountings_own_where_its_grid_is_fine_enough(run):
+def test_account_is_dp_accountings(run):
     sigma, rate, steps = run
     want = account(pld.PLDAccountant(), run)
     assert abs(epsilon_of(sigma, steps, 1e-6, sampling_rate=rate) / want - 1) < 1e-4
 
 
-def test_many_steps_of_much_noise_are_one_gaussian_and_are_not_rounded_away():
+def test_many_noisy_steps_are_one_gaussian():
     """By the central limit theorem; on a grid of 1e-4, dp-accounting's own, they would cost three times as much."""
     run = (100.0, 1e-3, 100_000)
     limit = get_epsilon_gaussian(run[0] / run[1] / run[2] ** 0.5, 1e-6)
@@ -57,14 +57,14 @@ def test_many_steps_of_much_noise_are_one_gaussian_and_are_not_rounded_away():
     assert account(pld.PLDAccountant(), run) > 2.5 * limit
 
 
-def test_steps_composed_in_stages_are_the_steps_composed_at_once(monkeypatch):
+def test_stages_compose_like_steps(monkeypatch):
     run = (2.0, 1e-2, 2345)
     at_once = composed_epsilon([run], 1e-6)
     monkeypatch.setattr(accounting, "STAGE", 1000)
     assert abs(composed_epsilon([run], 1e-6) / at_once - 1) < 1e-6
 
 
-def test_what_several_runs_cost_together_is_dp_accountings_own():
+def test_several_runs_cost_dp_accountings():
     sampled, whole = Mechanism(1.0, 1.5, 1000, 1e-6, 1e-2), Mechanism(1.0, 20.0, 50, 1e-6)
     seen = frozenset("a")
     together = spent_together([(Spent(sampled, 800, True), seen), (Spent(whole, 50, True), seen)])
@@ -76,7 +76,7 @@ def test_what_several_runs_cost_together_is_dp_accountings_own():
 
 @pytest.mark.parametrize(("group", "epsilon"), [(1, 3.0), (2, 6.71), (4, 15.79), (8, 40.34)])
 @pytest.mark.parametrize("unit", ["example", "owner"])
-def test_a_group_of_units_costs_what_its_sensitivity_costs(unit, group, epsilon):
+def test_group_costs_its_sensitivity(unit, group, epsilon):
     """An owner of 2, 4, 8 images under an account for images; an image under one for owners, whose sum moves by 2 C."""
     mechanism = make_mechanism(3.0, 1e-5, unit=unit)
     moved = pld.privacy_loss_distribution.from_gaussian_mechanism(
@@ -87,7 +87,7 @@ def test_a_group_of_units_costs_what_its_sensitivity_costs(unit, group, epsilon)
     assert got == pytest.approx(moved.get_epsilon_for_delta(1e-5), rel=1e-4)
 
 
-def test_a_group_that_no_account_bounds_is_refused():
+def test_unbounded_group_is_refused():
     with pytest.raises(InputError, match="group must be 1 beside Poisson samples; got 2"):
         Mechanism(1.0, 2.0, 10, 1e-5, 0.1).compute_epsilon(group=2)
     with pytest.raises(InputError, match=r"group must be a whole number >= 1; got 0"):
@@ -95,7 +95,7 @@ def test_a_group_that_no_account_bounds_is_refused():
     assert Mechanism(1.0, 2.0, 0, 1e-5).compute_epsilon(group=3) == 0
 
 
-def test_an_account_far_above_any_budget_is_bounded_at_once():
+def test_huge_account_is_bounded_at_once():
     """Of ten million Poisson steps, which a file may say; the whole data bound them."""
     for sigma, rate in ((1.0, 0.01), (0.5, 0.5)):
         began = time.perf_counter()
@@ -106,13 +106,13 @@ def test_an_account_far_above_any_budget_is_bounded_at_once():
         Mechanism(1.0, 1e-200, 10, 1e-5)
 
 
-def test_steps_are_on_the_whole_data_where_no_rate_is_given():
+def test_missing_rate_means_whole_data():
     sigma = calibrate(1.0, 1e-6, 10)
     assert 0.999 <= get_epsilon_gaussian(sigma / 10**0.5, 1e-6) <= 1 + 1e-9
     assert calibrate(1.0, 1e-6, 10, sampling_rate=1.0) == sigma
 
 
-def test_a_delta_at_which_a_privacy_loss_distribution_has_no_finite_epsilon_is_refused():
+def test_delta_without_finite_epsilon_is_refused():
     message = r"delta must be in \[1e-14, 1\) for Poisson samples, below 1 / examples; got 1e-15"
     for call in (calibrate, epsilon_of):
         with pytest.raises(InputError, match=message):
@@ -126,6 +126,6 @@ def test_a_delta_at_which_a_privacy_loss_distribution_has_no_finite_epsilon_is_r
     assert composed_epsilon(runs, 2e-13) < 6
 
 
-def test_a_budget_that_no_noise_reaches_is_refused():
+def test_unreachable_budget_is_refused():
     with pytest.raises(InputError, match="delta must be one that noise can reach; got one lost in rounding"):
         accounting.search(lambda sigma: 10.0, 1.0, 1.0, -2.0)

@@ -68,7 +68,7 @@ def both(*arguments, **options):
         ("token", "blocks", 2, "nlft"),
     ),
 )
-def test_closed_form_norms_and_sums_equal_the_vmapped_ones(x64, variant, kind, blocks, method):
+def test_closed_form_is_the_vmapped_one(x64, variant, kind, blocks, method):
     predict, dw, x, y = private_task(kind, blocks, method=method, **{**VARIANTS, **MODERN}[variant])
     if x.dtype == jnp.uint8:  # images are normalised in f32, which two programs may round otherwise
         x = predict.model.preprocessing.normalize(x).astype(float)
@@ -79,7 +79,7 @@ def test_closed_form_norms_and_sums_equal_the_vmapped_ones(x64, variant, kind, b
     assert closed.sensitivity == reference.sensitivity == clip_norm
 
 
-def test_without_clipping_it_is_the_gradient_of_the_summed_loss(x64):
+def test_no_clipping_gives_summed_gradient(x64):
     for output in ("total", "tangent"):
         predict, dw, x, y = private_task(output=output)
         want = jax.jit(jax.grad(lambda dw, predict=predict, x=x, y=y: CE(predict(dw, x), y).sum()))(dw)
@@ -103,7 +103,7 @@ def test_clipped_sums_equal_jax_privacys():
 
 @pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
 @pytest.mark.parametrize("dtype", ["float32", *in_long("float64")])
-def test_one_example_more_or_less_moves_the_sum_by_at_most_the_sensitivity(x64, index, dtype):
+def test_one_example_moves_sum_by_sensitivity(x64, index, dtype):
     predict, dw, x, y = private_task()
     predict = dataclasses.replace(predict, w=jax.tree.map(lambda leaf: leaf.astype(dtype), predict.w))
     dw, x = jax.tree.map(lambda leaf: leaf.astype(dtype), dw), (100 * x).astype(dtype)
@@ -123,7 +123,7 @@ def test_one_example_more_or_less_moves_the_sum_by_at_most_the_sensitivity(x64, 
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
-def test_an_example_that_is_not_finite_counts_as_zero(x64, index):
+def test_non_finite_example_counts_as_zero(x64, index):
     predict, dw, x, y = private_task()
     want = clip(index, predict, dw, x, y, jnp.ones(6).at[2].set(0))
     for bad in (jnp.nan, jnp.inf):
@@ -136,7 +136,7 @@ def test_an_example_that_is_not_finite_counts_as_zero(x64, index):
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
-def test_padding_never_contributes_and_micro_batches_sum(x64, index):
+def test_padding_contributes_nothing(x64, index):
     predict, dw, x, y = private_task()
     whole, first = clip(index, predict, dw, x, y), clip(index, predict, dw, x[:3], y[:3])
     padded = clip(index, predict, dw, x, y, jnp.array([1.0] * 3 + [0.0] * 3))
@@ -150,7 +150,7 @@ def test_padding_never_contributes_and_micro_batches_sum(x64, index):
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
-def test_an_owner_with_absent_examples_is_clipped_by_the_present_ones(x64, index):
+def test_absent_examples_leave_owner_clipped(x64, index):
     predict, dw, x, y = private_task("head", 1)
     x, y = x[:6], y[:6]
     present = jnp.array([[1, 0], [1, 1], [0, 0]])
@@ -165,7 +165,7 @@ def test_an_owner_with_absent_examples_is_clipped_by_the_present_ones(x64, index
     assert_rel_close(found.value, structure.unflatten([jnp.einsum("o,o...->...", scales, leaf) for leaf in owners]))
 
 
-def test_clipped_gradients_count_every_example_and_take_the_closed_form_if_there_is_one(x64, monkeypatch):
+def test_clipped_gradients_use_closed_form(x64, monkeypatch):
     predict, dw, x, y = private_task("head", 1)
     settings = {"loss": CE, "clip_norm": 0.1}
     want = clip(0, predict, dw, x, y, clip_norm=0.1)
@@ -225,7 +225,7 @@ def test_wrong_uses_are_one_clear_line(call, match):
 
 
 @pytest.mark.parametrize("method", ["taft", *in_long("nlft")])
-def test_the_closed_form_computes_in_the_asked_dtype_and_never_exceeds_the_clip_norm(method):
+def test_closed_form_keeps_dtype_and_clip_norm(method):
     predict, dw, x, y = private_task(method=method)
     half = dataclasses.replace(predict, dtype=jnp.bfloat16)
     closed = lambda predict, x: CLOSED(predict, dw, x, y, jnp.ones(6), loss=CE, clip_norm=5.0)  # noqa: E731
@@ -239,7 +239,7 @@ def test_the_closed_form_computes_in_the_asked_dtype_and_never_exceeds_the_clip_
 
 
 @pytest.mark.parametrize("clipped", [CLOSED, VMAPPED])
-def test_a_coupled_loss_moves_no_sum_by_more_than_its_sensitivity(clipped):
+def test_coupled_loss_keeps_sensitivity(clipped):
     """One example moved it by 1.24 and 1.39 of C, and the check of four rows at the start let it."""
     predict, dw, x, y = private_task()
     for coupled in (lambda z, y: CE(z + z.mean(0), y), lambda z, y: CE(z, y) * (1 + jnp.square(z).mean())):
@@ -254,7 +254,7 @@ def test_a_coupled_loss_moves_no_sum_by_more_than_its_sensitivity(clipped):
 
 
 @pytest.mark.parametrize(("epsilon", "sigma"), [(1, 26.380), (3, 9.833), (8, 4.244)])
-def test_fifty_full_batch_steps_need_dp_accountings_own_noise(epsilon, sigma):
+def test_full_batch_noise_is_dp_accountings(epsilon, sigma):
     found = calibrate(epsilon, 1e-5, 50)
     assert abs(found - sigma) < 6e-4
     assert abs(epsilon_of(found, 50, 1e-5) - epsilon) < 1e-9
@@ -263,7 +263,7 @@ def test_fifty_full_batch_steps_need_dp_accountings_own_noise(epsilon, sigma):
 
 
 @pytest.mark.slow
-def test_poisson_sampling_needs_less_and_spends_no_more_than_asked():
+def test_poisson_needs_less_noise():
     found = calibrate(3.0, 1e-5, 200, sampling_rate=0.02)
     assert found < 0.3 * calibrate(3.0, 1e-5, 200)
     assert 2.99 < epsilon_of(found, 200, 1e-5, sampling_rate=0.02) <= 3.0
@@ -275,7 +275,7 @@ def kernel_of(x, s):
     return Leaf(axes.rows(x), axes.signals(s)[:, None], axes)
 
 
-def test_gradients_of_tokens_that_cancel_are_never_clipped_too_little():
+def test_cancelling_tokens_are_clipped_enough():
     """Rounding took the Gram sum of such an example below its norm: it moved the sum by up to 627 C."""
     rng = np.random.default_rng(0)
     for offset in (1e2, 1e3, 1e4, 1e5):
@@ -290,7 +290,7 @@ def test_gradients_of_tokens_that_cancel_are_never_clipped_too_little():
         assert (np.asarray(scales, np.float64) * norms <= 0.01 * (1 + 1e-5)).all(), offset
 
 
-def test_halves_that_cancel_are_never_clipped_too_little():
+def test_cancelling_halves_are_clipped_enough():
     """Reweighted signals are rounded to bf16 again: where tokens cancel, by more than a part of what is left."""
     rng = np.random.default_rng(0)
     for offset, (inputs, outputs) in ((0, (64, 32)), (10, (64, 32)), (300, (64, 32)), (300, (4, 5)), (0, (4, 1))):
@@ -307,7 +307,7 @@ def test_halves_that_cancel_are_never_clipped_too_little():
 
 
 @pytest.mark.parametrize("clipped", [clipped_sum, clipped_sum_closed_form])
-def test_clipped_sums_of_f32_are_multiplied_in_f32_on_every_device(clipped):
+def test_f32_sums_multiply_in_f32(clipped):
     """A GPU's default is TF32: a sum would move by more than its sensitivity."""
     predict, dw, x, y = private_task()
     run = functools.partial(clipped, loss=CE, clip_norm=1.0)
@@ -329,7 +329,7 @@ def squared_error(outputs, targets):
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 7, 8, 100])
-def test_the_sum_is_the_same_however_many_examples_are_processed_at_once(chunk):
+def test_chunk_size_changes_no_sum(chunk):
     """Of targets with several numbers each, too."""
     y = np.float32(np.arange(21).reshape(7, 3) % 4)
     whole = clipped_sum(linear, DW, X, y, np.ones(7), loss=squared_error, clip_norm=2.0, chunk=chunk)
@@ -343,7 +343,7 @@ def test_the_sum_is_the_same_however_many_examples_are_processed_at_once(chunk):
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 8])
-def test_an_owner_with_more_examples_than_a_chunk_is_processed_whole(chunk):
+def test_large_owner_is_processed_whole(chunk):
     y = np.float32(np.arange(18).reshape(6, 3) % 4)
     whole = clipped_sum(linear, DW, X[:6], y, np.ones((2, 3)), loss=squared_error, clip_norm=2.0, chunk=chunk)
     summed = [
@@ -355,7 +355,7 @@ def test_an_owner_with_more_examples_than_a_chunk_is_processed_whole(chunk):
     assert_rel_close(whole.value["w"], sum(g * min(1, 2.0 / a) for g, a in zip(summed, lengths, strict=True)))
 
 
-def test_scales_are_finite_and_padding_is_not_counted_as_a_gradient_that_is_not_finite():
+def test_scales_are_finite_without_padding():
     squared = jnp.array([4.0, np.nan, np.inf, np.nan, -1e-9, 9.0])
     here = jnp.array([1.0, 1, 1, 0, 1, 0])
     for rounding in (0.0, jnp.zeros(6)):
@@ -367,7 +367,7 @@ def test_scales_are_finite_and_padding_is_not_counted_as_a_gradient_that_is_not_
 
 @pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
 @pytest.mark.parametrize("clip_norm", [-1.0, np.nan, 0.0])
-def test_a_traced_clip_norm_that_is_not_above_zero_clips_every_example_to_zero(index, clip_norm):
+def test_bad_traced_clip_norm_clips_to_zero(index, clip_norm):
     total = clip(index, *private_task(), clip_norm=clip_norm).value
     assert not any(leaf.any() for leaf in jax.tree.leaves(total))
     scales, *_ = clip_scales(jnp.array([4.0, 0.0]), jnp.ones(2), clip_norm)
@@ -386,7 +386,7 @@ def test_a_traced_clip_norm_that_is_not_above_zero_clips_every_example_to_zero(i
         (np.zeros(7, int), np.ones((7, 1, 1)), r"present must be 1 or 0 .*; got shape \(7, 1, 1\)"),
     ],
 )
-def test_examples_of_different_numbers_are_refused(untyped, y, present, match):
+def test_unequal_example_counts_are_refused(untyped, y, present, match):
     for clipped, predict, dw in ((clipped_sum, linear, DW), (clipped_sum_closed_form, *private_task()[:2])):
         x = X if predict is linear else np.zeros((7, 2), np.float32)
         with pytest.raises(InputError, match=match):
@@ -408,7 +408,7 @@ def test_what_is_no_loss_is_named(untyped, loss, match):
 
 
 @pytest.mark.parametrize("chunk", [1, 8])
-def test_gradients_of_half_precision_are_summed_in_f32(chunk):
+def test_half_gradients_are_summed_in_f32(chunk):
     """A sum of ones in bfloat16 stays at 256."""
     dw, x = jnp.zeros((1, 1), jnp.bfloat16), jnp.ones((1024, 1), jnp.bfloat16)
     clipped = clipped_sum(

@@ -96,7 +96,7 @@ def test_the_bits_of_a_key_of_zeros_are_rfc_8439s():
 # The law
 
 
-def test_the_table_gives_every_number_its_probability_to_the_last_of_96_bits():
+def test_table_has_96_exact_bits():
     thresholds, other = alias_table()
     gives = [0] * (2 * HALF)
     for column, (high, middle, low) in enumerate(thresholds.T.tolist()):
@@ -111,7 +111,7 @@ def test_the_table_gives_every_number_its_probability_to_the_last_of_96_bits():
     np.testing.assert_allclose(np.array(gives[1:], float) / 2.0**96, want[1:] / want[1:].sum(), rtol=1e-12, atol=2e-29)
 
 
-def test_the_sampler_is_within_its_stated_distance_of_the_law():
+def test_sampler_is_near_its_law():
     """Every term of the bound, in total variation: the table's rounding and tails, and Poisson's sums."""
     table = 2 * HALF * 2.0**-96 + 2 * stats.norm.sf(HALF / WIDTH)
     second = WIDTH**2 / (1 + STRIDE**2)
@@ -167,7 +167,7 @@ def test_the_tables_draws_have_the_exact_law(tables_draws):
 
 
 @pytest.mark.parametrize("stride", [1, STRIDE**2, *in_long(700)])
-def test_the_sum_of_three_draws_has_the_stated_variance_and_two_thirds_or_three_halves_are_rejected(stride):
+def test_variance_rejects_wrong_scales(stride):
     draws = jax.jit(lambda: discrete_normal(KEY, N, stride))()
     scale = WIDTH * (1 + STRIDE**2 + stride**2) ** 0.5
     assert draws.dtype == jnp.int32
@@ -176,7 +176,7 @@ def test_the_sum_of_three_draws_has_the_stated_variance_and_two_thirds_or_three_
     assert not accepted(draws, scale * 3 / 2)
 
 
-def test_noise_differs_between_numbers_steps_and_keys():
+def test_noise_differs_by_number_step_and_key():
     draws = jax.jit(lambda key: discrete_normal(key, N, 1000))
     first, step = (np.asarray(draws(step_key(MECHANISM, 3, step))) for step in range(2))
     for other in (step, np.roll(first, 1), np.roll(first, N // 2)):
@@ -194,7 +194,7 @@ SETTINGS = [(c, s) for c in (*CLIP_NORMS, 1.0, 0.3) for s in (0.25, 3.9, 26.4, 1
 
 
 @pytest.mark.parametrize(("clip_norm", "sigma"), SETTINGS)
-def test_the_grid_is_a_power_of_two_and_the_noise_is_as_large_as_it_says_and_overflows_nowhere(clip_norm, sigma):
+def test_grid_is_power_of_two_without_overflow(clip_norm, sigma):
     mechanism = Mechanism(clip_norm, sigma, 5, 1e-5, noise="discrete")
     spacing = float(spacing_of(mechanism))
     assert math.frexp(spacing)[0] == 0.5
@@ -223,7 +223,7 @@ def neighbours(seed, batch=16, numbers=5000):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("sigma", [1.0, 200.0])
-def test_neighbouring_sums_on_the_grid_differ_by_at_most_the_sensitivity_that_is_accounted(seed, sigma):
+def test_neighbours_on_grid_keep_sensitivity(seed, sigma):
     mechanism = Mechanism(1.0, sigma, 5, 1e-5, noise="discrete")
     spacing, both = float(spacing_of(mechanism)), []
     for value in neighbours(seed):
@@ -239,7 +239,7 @@ def test_neighbouring_sums_on_the_grid_differ_by_at_most_the_sensitivity_that_is
     assert sensitivity <= 1.1
 
 
-def test_its_accounts_state_that_an_example_becomes_nothing_in_its_place():
+def test_accounts_state_their_neighbours():
     """One that is taken out moves others to other micro-batches, each rounded anew: twice the sensitivity and more."""
     discrete_run, plain = (
         Spent(Mechanism(1.0, 2.0, 5, 1e-5, noise=noise), 5, True) for noise in ("discrete", "gaussian")
@@ -250,7 +250,7 @@ def test_its_accounts_state_that_an_example_becomes_nothing_in_its_place():
     assert mixed.neighbouring == "zero-out-one"
 
 
-def test_the_worst_rounding_is_as_large_as_the_account_says():
+def test_worst_rounding_is_accounted():
     """Every number just below and just above the middle: rounding moves each by gamma, and the sum by gamma sqrt(d)."""
     mechanism = Mechanism(1.0, 1000.0, 5, 1e-5, noise="discrete")
     spacing, d = float(spacing_of(mechanism)), 10_000
@@ -261,7 +261,7 @@ def test_the_worst_rounding_is_as_large_as_the_account_says():
     assert 0.9 * apart < float(moved[0].sensitivity) - 1 < 1.1 * apart
 
 
-def test_what_is_released_lies_on_the_grid_and_is_one_number_for_one_sum_whatever_its_parts():
+def test_release_is_one_number_on_the_grid():
     spacing = float(spacing_of(MECHANISM))
     value = jnp.arange(1000, dtype=jnp.int32) * 77_777 - 30_000_000
     same = [Halves(value >> 15, value & (2**15 - 1)), Halves((value >> 15) - 5, (value & (2**15 - 1)) + 5 * 2**15)]
@@ -278,7 +278,7 @@ def test_what_is_released_lies_on_the_grid_and_is_one_number_for_one_sum_whateve
     np.testing.assert_array_equal(fewer, means[0] / 8)
 
 
-def test_sums_over_many_micro_batches_do_not_overflow():
+def test_many_micro_batches_do_not_overflow():
     """A million examples that agree in one number: 2^20 times what int32 holds of them on the finest grid."""
     mechanism, most = Mechanism(1.0, 1.0, 5, 1e-5, noise="discrete"), discrete.PARTS - 1
     part = on_grid(ClippedSum(jnp.full(1, 64.0), jnp.zeros(64), jnp.zeros((), int), 1.0), mechanism).value
@@ -294,7 +294,7 @@ def test_sums_over_many_micro_batches_do_not_overflow():
 # The trainer
 
 
-def test_the_trainer_sums_whole_numbers_and_its_sensitivity_is_the_grids():
+def test_trainer_sums_whole_numbers():
     dw, present = START, jnp.ones((3, 16)).at[2, 8:].set(0)
     order = jnp.resize(jnp.arange(40), 48).reshape(3, 16)
     chunk = Chunk(jnp.asarray(X), jnp.asarray(Y), order, present)
@@ -312,7 +312,7 @@ def test_the_trainer_sums_whole_numbers_and_its_sensitivity_is_the_grids():
     assert float(floats.sensitivity) == 1
 
 
-def test_the_noise_of_a_run_is_of_its_noise_multiplier_and_of_no_other():
+def test_noise_is_of_its_multiplier():
     mechanism = dataclasses.replace(MECHANISM, steps=20)
     data = Batches(X, Y, batch_size=16)
     steps = run_openly(two_leaves, START, data, mechanism, CE)
@@ -326,7 +326,7 @@ def test_the_noise_of_a_run_is_of_its_noise_multiplier_and_of_no_other():
     assert stats.pearsonr(z[1:].ravel(), z[:-1].ravel()).pvalue > RARE
 
 
-def test_the_audit_of_discrete_noise_stays_under_its_claim():
+def test_discrete_audit_stays_below_claim():
     claimed = make_mechanism(3.0, 1e-5, 2, 0.05, noise="discrete")
     absent, present = canary_scores(two_leaves, START, Batches(X, Y, batch_size=64), claimed, 10)
     mu = 2**0.5 / claimed.noise_multiplier
@@ -334,7 +334,7 @@ def test_the_audit_of_discrete_noise_stays_under_its_claim():
     assert stats.kstest(present - mu, "norm").pvalue > RARE
 
 
-def test_a_seed_repeats_a_run_none_does_not_and_a_ledger_knows_the_noise(tmp_path):
+def test_seed_repeats_and_ledger_knows_noise(tmp_path):
     first = train_discrete(seed=3, ledger=Ledger(tmp_path))
     np.testing.assert_array_equal(first.dw["a"], train_discrete(seed=3).dw["a"])
     assert not np.array_equal(train_discrete().dw["a"], train_discrete().dw["a"])
@@ -354,7 +354,7 @@ def test_an_account_without_the_field_is_gaussian():
         as_account({"mechanism": fields | {"noise": "laplace"}, "steps_paid": 5, "private": True})
 
 
-def test_private_models_at_once_are_the_models_one_by_one():
+def test_discrete_models_at_once_are_single_ones():
     options = {"seeds": [4], "mechanisms": [MECHANISM], "optimizers": [momentum(0.1)], "start": START}
     together = fit_private_many([two_leaves], Batches(X, Y, batch_size=16), **options)[0].dw
     alone = train_discrete(seed=4, optimizer=momentum(0.1)).dw
@@ -365,7 +365,7 @@ def test_private_models_at_once_are_the_models_one_by_one():
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 3.0, 8.0])
-def test_discrete_noise_costs_what_the_gaussian_of_its_multiplier_costs(epsilon):
+def test_discrete_costs_what_gaussian_costs(epsilon):
     discrete_one, gaussian = (make_mechanism(epsilon, 1e-5, noise=noise) for noise in ("discrete", "gaussian"))
     assert 1 < discrete_one.noise_multiplier / gaussian.noise_multiplier < 1.0005
     assert 0.999 * epsilon < discrete_one.compute_epsilon() <= epsilon
@@ -374,7 +374,7 @@ def test_discrete_noise_costs_what_the_gaussian_of_its_multiplier_costs(epsilon)
     assert 1.02 < by_rdp / discrete_one.compute_epsilon() < 1.12  # Canonne's concentrated bound, the same as RDP's
 
 
-def test_the_account_is_not_below_dp_accountings_own_of_discrete_noise():
+def test_account_is_not_below_dp_accountings():
     """One number of integers, where the exact cost of a discrete Gaussian is known: fifty steps of 1, with noise 20."""
     own = losses.from_discrete_gaussian_mechanism(20.0, value_discretization_interval=1e-5).self_compose(50)
     exact, gaussian = own.get_epsilon_for_delta(1e-5), (epsilon_of(s, 50, 1e-5) for s in ((20.0**2 - 4) ** 0.5, 20.0))
@@ -382,7 +382,7 @@ def test_the_account_is_not_below_dp_accountings_own_of_discrete_noise():
     assert abs(exact / next(gaussian) - 1) < 1e-3
 
 
-def test_a_part_of_delta_pays_for_the_samplers_distance_and_an_epsilon_for_which_it_is_too_little_is_refused():
+def test_delta_pays_for_samplers_distance():
     spent = Spent(make_mechanism(3.0, 1e-5, noise="discrete"), 50, True)
     assert spent.mechanism.compute_epsilon() == epsilon_of(spent.mechanism.noise_multiplier, 50, 1e-5 * (1 - RESERVED))
     assert (1 + math.exp(8.0)) * 50 * DISTANCE < RESERVED * 1e-5

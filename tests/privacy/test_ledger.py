@@ -72,7 +72,7 @@ def state_file(folder):
 
 
 @pytest.mark.parametrize(("delta", "count"), [(0.4, 2), (1 / 4, 1000), (0.1, None)])
-def test_delta_is_below_one_in_all_units_that_are_protected_whatever_count_says(delta, count):
+def test_delta_is_below_one_in_all_units(delta, count):
     """A public count of 2 allowed delta 0.4 on 60 images, at epsilon 0."""
     mechanism = Mechanism(1.0, 50.0, 1, delta, count=count)
     with pytest.raises(InputError, match="delta must be < 1 / examples"):
@@ -98,7 +98,7 @@ HARM = {
 
 @pytest.mark.parametrize("resume", [False, True], ids=["finished", "interrupted"])
 @pytest.mark.parametrize("harm", HARM)
-def test_what_was_deleted_or_edited_is_one_line_and_nothing_is_trained(tmp_path, monkeypatch, harm, resume):
+def test_edited_ledger_trains_nothing(tmp_path, monkeypatch, harm, resume):
     seed = 3 if harm == "private claimed" else None
     interrupted(tmp_path, monkeypatch, seed=seed) if resume else train(tmp_path, seed=seed)
     HARM[harm](tmp_path)
@@ -120,7 +120,7 @@ def test_what_was_deleted_or_edited_is_one_line_and_nothing_is_trained(tmp_path,
         ({"private": False}, "the mechanism of this run"),
     ],
 )
-def test_an_edit_whose_seal_was_computed_anew_still_contradicts_the_run(tmp_path, changes, match):
+def test_resealed_edit_contradicts_run(tmp_path, changes, match):
     train(tmp_path)
     edit(tmp_path / "ledger.json", **changes)
     reseal(tmp_path / "ledger.json")
@@ -129,7 +129,7 @@ def test_an_edit_whose_seal_was_computed_anew_still_contradicts_the_run(tmp_path
 
 
 @pytest.mark.parametrize("which", ["ledger.json", "checkpoint"])
-def test_one_of_the_two_restored_from_a_backup_is_told(tmp_path, monkeypatch, which):
+def test_half_restored_backup_is_told(tmp_path, monkeypatch, which):
     interrupted(tmp_path / "run", monkeypatch, after=2)
     shutil.copytree(tmp_path / "run", tmp_path / "backup")
     train(tmp_path / "run")
@@ -143,14 +143,14 @@ def test_one_of_the_two_restored_from_a_backup_is_told(tmp_path, monkeypatch, wh
         train(tmp_path / "run")
 
 
-def test_another_setting_in_a_folder_whose_ledger_is_gone_is_refused(tmp_path):
+def test_lost_ledger_refuses_other_setting(tmp_path):
     train(tmp_path)
     (tmp_path / "ledger.json").unlink()
     with pytest.raises(InputError, match=r"must exist beside .*; it is missing"):
         train(tmp_path, steps=7)
 
 
-def test_a_killed_run_resumes_at_every_moment_and_never_pays_less_than_it_took(tmp_path, monkeypatch):
+def test_killed_run_never_underpays(tmp_path, monkeypatch):
     for after in range(1, 6):
         folder = tmp_path / f"{after}"
         interrupted(folder, monkeypatch, after=after) if after < 5 else train(folder)
@@ -159,7 +159,7 @@ def test_a_killed_run_resumes_at_every_moment_and_never_pays_less_than_it_took(t
         assert fitted.steps == min(4, 5) if after < 5 else 5
 
 
-def test_a_lock_deleted_during_a_run_stops_it_before_it_pays(tmp_path, monkeypatch):
+def test_deleted_lock_stops_before_payment(tmp_path, monkeypatch):
 
     def delete(row, dw):
         (tmp_path / "ledger.lock").unlink()
@@ -169,7 +169,7 @@ def test_a_lock_deleted_during_a_run_stops_it_before_it_pays(tmp_path, monkeypat
     assert json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps_paid"] == 1
 
 
-def test_one_image_more_or_another_label_is_another_run(tmp_path):
+def test_other_image_or_label_is_another_run(tmp_path):
     """The identity covers every row: version 0.1's sampled 64."""
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal((500, 3)).astype(np.float32), rng.integers(0, 3, 500)
@@ -186,7 +186,7 @@ def test_one_image_more_or_another_label_is_another_run(tmp_path):
     fit_private(linear, Batches(x, y), mechanism=mechanism, start=START, **options)
 
 
-def test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_again(tmp_path):
+def test_non_finite_count_survives_reading(tmp_path):
     x = X.copy()
     x[[5, 7]] = np.nan
     for _ in range(2):
@@ -229,6 +229,6 @@ def test_a_claim_never_exceeds_its_budget():
             assert make_mechanism(epsilon, delta).compute_epsilon() <= epsilon
 
 
-def test_a_step_that_overflows_stops_the_run_with_one_line():
+def test_overflowing_step_stops_the_run():
     with pytest.raises(InputError, match="the step must be finite; got a norm of inf after step 1"):
         train(None, optimizer=optax.sgd(1e30))

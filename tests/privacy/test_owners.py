@@ -78,7 +78,7 @@ def plainly(predict, dw, x, y, clip_norm):
         pytest.param("blocks", 1, {"class_token_at": 1}, marks=pytest.mark.long),
     ],
 )
-def test_an_owners_gradient_is_clipped_as_one_by_closed_form_and_by_vmap(x64, kind, blocks, options):
+def test_owner_gradient_is_clipped_as_one(x64, kind, blocks, options):
     predict, dw, x, y = owners_of_two(kind, blocks, **options)
     clip_norm = float(np.median(plainly(predict, dw, x, y, 1.0)[1]))  # the larger of the two is clipped
     value, norms = plainly(predict, dw, x, y, clip_norm)
@@ -90,7 +90,7 @@ def test_an_owners_gradient_is_clipped_as_one_by_closed_form_and_by_vmap(x64, ki
 
 
 @pytest.mark.parametrize("how", SUMS)
-def test_one_owner_more_or_less_moves_the_sum_by_at_most_the_sensitivity(how):
+def test_one_owner_moves_sum_by_sensitivity(how):
     predict, dw, x, y = owners_of_two(depth=1)
     x, eps = 100 * x, np.finfo(np.float32).eps
     for clip_norm in (1e-3, 10.0):
@@ -105,7 +105,7 @@ def test_one_owner_more_or_less_moves_the_sum_by_at_most_the_sensitivity(how):
 
 
 @pytest.mark.parametrize("how", SUMS)
-def test_an_owner_with_an_image_that_is_not_finite_counts_as_zero_and_once(x64, how):
+def test_non_finite_owner_counts_as_zero(x64, how):
     predict, dw, x, y = owners_of_two(depth=1)
     want = clip(how, predict, dw, x, y, OF_TWO.at[0].set(0))
     got = clip(how, predict, dw, x.at[1].set(jnp.nan), y)
@@ -146,7 +146,7 @@ def sum_of(data, chosen, clip_norm=1.0):
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 7}, {"batch_size": 20}, {"batch_size": 8, "resident_bytes": 64}])
-def test_a_private_step_is_that_of_whole_owners_whatever_the_micro_batches(options):
+def test_step_is_of_whole_owners(options):
     mechanism = dataclasses.replace(MECHANISM, steps=1)
     data = points(**options)
     got = fit_private(linear, data, mechanism=mechanism, start=START, optimizer=momentum(0.1), seed=3)
@@ -161,7 +161,7 @@ def test_a_private_step_is_that_of_whole_owners_whatever_the_micro_batches(optio
     assert_rel_close(np.asarray(got.dw["kernel"]), want.astype(np.float32))
 
 
-def test_the_sum_over_a_poisson_sample_is_divided_by_the_expected_number_of_owners():
+def test_sum_is_divided_by_expected_owners():
     mechanism = Mechanism(0.5, 1e-6, 1, 1e-3, 0.4, "owner")
     data = points()
     for seed in range(4):
@@ -172,7 +172,7 @@ def test_the_sum_over_a_poisson_sample_is_divided_by_the_expected_number_of_owne
     assert len({int(sample(6, mechanism, seed, 0).sum()) for seed in range(4)}) > 1
 
 
-def test_poisson_coins_are_of_owners_and_take_each_whole():
+def test_poisson_takes_owners_whole():
     data, mechanism = points(batch_size=8), Mechanism(1.0, 1.0, 1, 1e-3, 0.3, "owner")
     _, units = as_units(data, mechanism)
     times = np.zeros(6)
@@ -198,7 +198,7 @@ def test_programs_are_as_many_as_powers_of_two():
     assert len(programs) == 4  # owners of 1, 2, 3 to 4, and 5 to 8 examples
 
 
-def test_private_models_of_owners_at_once_are_the_models_one_by_one():
+def test_owner_models_at_once_are_single_ones():
     data, optimizers = points(), [momentum(0.1), momentum(0.03)]
     mechanisms = [make_mechanism(e, 1e-3, 3, clip, unit="owner") for e, clip in ((1.0, 1.0), (3.0, 0.5))]
     options = {"optimizers": optimizers, "seeds": [0, 1], "start": START}
@@ -212,7 +212,7 @@ def test_private_models_of_owners_at_once_are_the_models_one_by_one():
         fit_private_many([linear] * 2, data, mechanisms=mixed, **options)
 
 
-def test_features_know_whose_they_are_and_make_room_for_the_largest_owner(tmp_path):
+def test_features_know_their_owners(tmp_path):
     data, count = points(), 70
     inputs, targets = np.tile(data.inputs, (5, 1)), np.tile(data.targets, 5)
     features = Features(inputs, targets, tuple((f"{i}", f"{i}") for i in range(100)), owners=(*range(30), *[7] * count))
@@ -256,7 +256,7 @@ def fit(data, **changes):
 # Accounts
 
 
-def test_accounts_say_their_unit_and_those_of_two_units_have_no_cost_together():
+def test_accounts_of_two_units_do_not_add():
     spent = Spent(make_mechanism(3.0, 1e-5, unit="owner"), 50, True)
     assert as_account(json.loads(json.dumps(dataclasses.asdict(spent)))) == spent
     old = dataclasses.asdict(spent)
@@ -278,7 +278,7 @@ def component(owners, unit="owner", known=True):
     return Provenance("taft", {}, "h", "a", ("kernel",), data=data, training=training)
 
 
-def test_a_store_composes_in_parallel_over_owners_and_holds_accounts_of_one_unit(tmp_path):
+def test_store_composes_over_owners(tmp_path):
     store = Store(tmp_path / "store")
     store.add("a and b", {"kernel": np.ones(2, np.float32)}, component("ab"))
     store.add("c", {"kernel": np.full(2, 2, np.float32)}, component("c"))

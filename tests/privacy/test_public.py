@@ -92,7 +92,7 @@ def by_hand(predict, own, v, x, y):
         ),
     ],
 )
-def test_norms_and_clipped_sums_are_those_of_gradients_whitened_leaf_by_leaf(x64, kind, blocks, variant):
+def test_norms_are_of_whitened_gradients(x64, kind, blocks, variant):
     predict, own, v, x, y = task(kind, blocks, **variant)
     gradients = by_hand(predict, own, v, x, y)
     norms = np.sqrt(sum(np.square(g).reshape(len(y), -1).sum(1) for g in jax.tree.leaves(gradients)))
@@ -107,7 +107,7 @@ def test_norms_and_clipped_sums_are_those_of_gradients_whitened_leaf_by_leaf(x64
     assert_rel_close(vmapped.value, want)
 
 
-def test_the_roots_whiten_the_damped_second_moments_of_public_inputs(x64):
+def test_roots_whiten_public_moments(x64):
     predict, own, _, x, _ = task("blocks", 1)
     public = public_of(x)
     unlabelled = dataclasses.replace(public, targets=np.zeros((len(public), 7)))
@@ -145,7 +145,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", [*MODELS, "lora", "projection"])
-def test_a_model_states_the_norm_below_exactly_those_kernels_that_read_one(x64, name):
+def test_model_states_norms_of_its_kernels(x64, name):
     model, w = small(**MODELS.get(name, {}))
     made = Pretrained(model, w, "here")
     if name == "projection":
@@ -161,7 +161,7 @@ def test_a_model_states_the_norm_below_exactly_those_kernels_that_read_one(x64, 
     assert not [path for path in bare.input_norms if path not in bare.shapes()]
 
 
-def test_norms_whiten_by_the_second_moment_of_a_standardised_row_and_read_no_image(x64):
+def test_whitening_by_norms_reads_no_image(x64):
     predict, own, _, _, _ = task("blocks", 2, by="norms")
     w, norms = trees.leaves(own.w), predict.model.input_norms
     assert {path for path, _ in own.model.layouts} == {*norms}
@@ -181,7 +181,7 @@ def test_norms_whiten_by_the_second_moment_of_a_standardised_row_and_read_no_ima
     assert whiten(head) is head
 
 
-def test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_other_is_taken_for_it(x64):
+def test_outputs_are_of_natural_coordinates(x64):
     predict, own, v, x, _ = task("blocks", 1)
     dw = unwhiten(own, v)
     assert {path: leaf.shape for path, leaf in trees.leaves(own.w).items()} == own.model.shapes()
@@ -194,7 +194,7 @@ def test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_oth
         own(dw, x)
 
 
-def test_one_example_more_or_less_moves_the_whitened_sum_by_at_most_the_clip_norm(x64):
+def test_one_example_moves_whitened_sum_by_clip(x64):
     _, own, v, x, y = task("blocks", 1)
     for clip_norm in (1e-3, 10.0):
         whole = CLOSED(own, v, x, y, jnp.ones(6), clip_norm=clip_norm)
@@ -206,7 +206,7 @@ def test_one_example_more_or_less_moves_the_whitened_sum_by_at_most_the_clip_nor
     assert float(jnp.sqrt(trees.squared_norm(alone.value))) > 0.999e-3
 
 
-def test_noise_is_sigma_c_in_whitened_coordinates_and_m_inverse_in_those_of_the_step():
+def test_noise_is_scaled_in_whitened_coordinates():
     _, own, _, x, y = task("blocks", 1)
     data, rate = dataclasses.replace(of(x, "private"), targets=np.asarray(y)), 2.0
     fitted = fit_private(own, data, mechanism=ONE_STEP, optimizer=momentum(rate), seed=3)
@@ -226,7 +226,7 @@ def test_noise_is_sigma_c_in_whitened_coordinates_and_m_inverse_in_those_of_the_
     assert not scale_accepted(kernels, scale)
 
 
-def test_models_trained_at_once_are_those_trained_alone():
+def test_whitened_models_at_once_are_single_ones():
     _, own, _, x, y = task("head", 1)
     data = dataclasses.replace(of(x, "private"), targets=np.asarray(y))
     other = whiten(task("head", 1)[0], public_of(x, 3), of(x, "private"))
@@ -254,7 +254,7 @@ class Unread:
     __array__ = __getitem__
 
 
-def test_private_inputs_are_never_read_and_few_public_images_are_enough():
+def test_private_inputs_are_never_read():
     predict, _, _, x, _ = task("head", 1)
     private = dataclasses.replace(of(x, "private"), inputs=Unread())
     own = whiten(predict, public_of(x, 1), private)

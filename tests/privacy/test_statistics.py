@@ -63,7 +63,7 @@ def flat(tree):
     return np.concatenate([np.ravel(tree[name]) for name in sorted(tree)])
 
 
-def test_one_image_moves_the_sum_by_its_stated_sensitivity_whatever_it_is(case):
+def test_one_image_moves_sum_by_sensitivity(case):
     map_, data = case
     rows, targets = rows_of(map_, data), data.targets
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
@@ -91,7 +91,7 @@ def test_a_nan_image_counts_as_none(case):
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "discrete"])
-def test_what_is_released_are_the_statistics_of_the_rows_and_their_noise(case, noise):
+def test_release_is_statistics_and_noise(case, noise):
     map_, data = case
     rows = rows_of(map_, data)
     exact = of_rows(map_, rows, data.targets, CLASSES)
@@ -111,7 +111,7 @@ def test_what_is_released_are_the_statistics_of_the_rows_and_their_noise(case, n
         assert (p > RARE) == passes, (scale, p)
 
 
-def test_a_release_is_paid_before_it_is_made_and_made_once(case, tmp_path):
+def test_release_is_paid_and_made_once(case, tmp_path):
     map_, data = case
     mechanism = make_mechanism(3.0, 1e-5, 1)
     noised, fitted = release_statistics(map_, data, CLASSES, mechanism=mechanism, ledger=Ledger(tmp_path))
@@ -123,7 +123,7 @@ def test_a_release_is_paid_before_it_is_made_and_made_once(case, tmp_path):
         release_statistics(map_, data, CLASSES, mechanism=make_mechanism(8.0, 1e-5, 1), ledger=Ledger(tmp_path))
 
 
-def test_an_owner_with_all_images_moves_the_sum_by_the_clip_norm(case):
+def test_whole_owner_moves_sum_by_clip_norm(case):
     map_, data = case
     owners = tuple(f"owner {i // 5}" for i in range(N))
     data = dataclasses.replace(data, owners=owners)
@@ -153,14 +153,14 @@ def test_what_has_no_share_is_not_released(case):
         Contribution(3, K, (1.0, 0.0, 0.0))
 
 
-def test_contribution_takes_shares_as_list_or_array(untyped):
+def test_shares_may_be_list_or_array(untyped):
     shares = (0.2, 0.98, 0.0)
     given = (shares, [*shares], np.array(shares))
     assert {Contribution(3, 6, values) for values in given} == {Contribution(3, 6, shares)}
 
 
 @pytest.mark.parametrize("shares", [(0.0, 1.0, np.inf), (0.0, np.nan, 0.0), (np.nan, 1.0, 0.0), (-1, 1, 0)])
-def test_shares_and_sizes_that_cannot_be_are_refused_before_anything_is_paid(case, tmp_path, shares):
+def test_impossible_shares_are_refused_unpaid(case, tmp_path, shares):
     map_, data = case
     with pytest.raises(
         InputError, match=r"shares must be of G, B and the counts, 0 or more, that of B above 0; got \("
@@ -172,7 +172,7 @@ def test_shares_and_sizes_that_cannot_be_are_refused_before_anything_is_paid(cas
             Contribution(*wrong)
 
 
-def test_public_images_and_statistics_that_are_not_finite_are_refused_in_one_line(case):
+def test_non_finite_public_images_are_refused(case):
     map_, data = case
     built, x = dataclasses.replace(map_, center=None, root=None), np.array(data.inputs)
     x[7] = np.nan
@@ -203,7 +203,7 @@ def test_a_head_is_solved_for_whatever_the_noise(case):
         assert np.isfinite(np.asarray(denoise(noised, 1.0).solve(settings)["kernel"])).all()
 
 
-def test_class_means_shrink_as_james_and_stein_say():
+def test_class_means_shrink_as_james_stein():
     """The shrunken means are nearer to the truth in the mean, by what the noise's variance says."""
     rng, k, classes = np.random.default_rng(0), 60, tuple("abcdefgh")
     truth, deviation, counts = 0.2 * rng.standard_normal((8, k)), 9.0, np.full(8, 20.0)
@@ -220,7 +220,7 @@ def test_class_means_shrink_as_james_and_stein_say():
     assert np.mean(shrunk) == pytest.approx(noise * signal / (noise + signal), rel=0.1)
 
 
-def test_public_images_whiten_the_rows_and_are_never_private(case):
+def test_public_images_whiten_and_stay_public(case):
     map_, data = case
     built = dataclasses.replace(map_, center=None, root=None)
     public = dataclasses.replace(data, examples=tuple((f"{i + 1000:064x}", f"{i}") for i in range(N)))
@@ -247,7 +247,7 @@ def test_public_images_whiten_the_rows_and_are_never_private(case):
         release_statistics(map_, data, CLASSES[:2], mechanism=LITTLE)
 
 
-def test_without_public_images_the_last_norm_whitens_h_and_other_parts_stay(case):
+def test_last_norm_whitens_h_alone(case):
     map_, data = case
     built = dataclasses.replace(map_, center=None, root=None)
     norm, h = map_.w["norm"], rows_of(built, data)
@@ -270,7 +270,7 @@ def test_without_public_images_the_last_norm_whitens_h_and_other_parts_stay(case
     ("factor", "shares", "kept"),
     [(1.0, FULL, True), (1.0, (0.0, 1.0, 0.0), True), (0.25, FULL, False), (0.25, (0.0, 1.0, 0.0), False)],
 )
-def test_one_run_audits_the_release_and_catches_less_noise_than_is_claimed(tmp_path, factor, shares, kept):
+def test_one_run_audits_the_release(tmp_path, factor, shares, kept):
     rng, claimed = np.random.default_rng(0), make_mechanism(3.0, 1e-5, 1)
     step, rows = Contribution(3, 200, shares), rng.standard_normal((300, 200)).astype(np.float32)
     data = Batches(rows / np.linalg.norm(rows, axis=1, keepdims=True), rng.integers(0, 3, 300), batch_size=64)

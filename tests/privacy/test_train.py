@@ -84,7 +84,7 @@ def test_normals_reach_as_far_as_forty_bits(monkeypatch):
 
 
 @pytest.mark.parametrize("clip_norm", [0.1, 7.0])
-def test_noise_is_sigma_c_over_b_in_every_leaf_and_two_thirds_or_three_halves_of_it_are_rejected(clip_norm):
+def test_noise_scale_rejects_wrong_ones(clip_norm):
     value = {"a": jnp.full(N, 3.0), "b": jnp.full((7, 1001), -5.0)}
     clipped = ClippedSum(value, jnp.zeros(4), jnp.zeros((), int), clip_norm)
     found = noisy_mean(clipped, 2.0, 4.0, noise_key(0, 0))
@@ -97,7 +97,7 @@ def test_noise_is_sigma_c_over_b_in_every_leaf_and_two_thirds_or_three_halves_of
     assert not np.array_equal(np.asarray(found["a"])[:1001], np.asarray(found["b"])[0])
 
 
-def test_noise_is_added_once_whatever_the_micro_batches():
+def test_noise_is_added_once():
     x, y = points()
     sums = []
     for size in (5, 64):
@@ -117,7 +117,7 @@ def test_noise_is_added_once_whatever_the_micro_batches():
 # Sampling
 
 
-def test_poisson_samples_are_independent_coins_taken_whole():
+def test_poisson_samples_are_independent_coins():
     batches, mechanism = Batches(np.zeros((50, 1)), np.zeros(50, int), batch_size=4), Mechanism(1.0, 1.0, 1, 1e-5, 0.2)
     counts, sizes = np.zeros(50), []
     for step in range(2000):
@@ -156,7 +156,7 @@ def test_training_learns_and_says_what_it_spent():
     assert train().info.spent.private
 
 
-def test_an_account_prints_in_one_line_with_epsilon_rounded_upwards():
+def test_account_prints_epsilon_rounded_up():
     spent = Spent(make_mechanism(3.0, 1e-5), 50, True)
     assert str(spent) == "epsilon 3.00 at delta 1e-05 for each example, 50 of 50 steps paid"
     for steps in (0, 7, 25):
@@ -179,7 +179,7 @@ def test_equal_examples_are_warned_of(of_features):
         fit_private(linear, data, mechanism=MECHANISM, start=START)
 
 
-def test_a_step_is_the_noisy_gradient_and_the_penaltys_in_units_of_the_clip_norm():
+def test_step_is_noisy_gradient_and_penalty():
     x, y = points()
     mechanism = dataclasses.replace(MECHANISM, clip_norm=0.5, steps=1)
     start = {"kernel": jnp.eye(3)}
@@ -194,7 +194,7 @@ def test_a_step_is_the_noisy_gradient_and_the_penaltys_in_units_of_the_clip_norm
 
 
 @pytest.mark.parametrize("count", [None, 100])
-def test_a_sample_is_divided_by_a_public_constant_never_by_its_size(count):
+def test_sample_is_divided_by_constant(count):
     """A released step of a known sample: of as many examples as its coins chose, over q n."""
     x, y = points()
     mechanism = Mechanism(0.5, 2.0, 1, 1e-5, 0.3, count=count)
@@ -212,7 +212,7 @@ def test_a_seed_repeats_and_none_does_not():
     assert not np.array_equal(train().dw["kernel"], train().dw["kernel"])
 
 
-def test_three_epsilons_clip_norms_and_rates_are_one_program():
+def test_settings_share_one_program():
     train(seed=0)
     with programs_of(module._private_step) as steps, programs_of(module._clip_all) as sums:
         for epsilon, clip_norm, rate in ((1.0, 1.0, 0.1), (3.0, 0.5, 0.03), (8.0, 2.0, 0.01)):
@@ -220,7 +220,7 @@ def test_three_epsilons_clip_norms_and_rates_are_one_program():
     assert steps == sums == []
 
 
-def test_private_models_at_once_are_the_models_one_by_one():
+def test_models_at_once_are_single_ones():
     data = Batches(*points(), batch_size=16)
     mechanisms = [make_mechanism(e, 1e-5, 5, clip) for e, clip in ((1.0, 1.0), (3.0, 0.5), (8.0, 2.0))]
     optimizers, seeds = [momentum(rate) for rate in (0.1, 0.03, 0.01)], [0, 1, 2]
@@ -235,7 +235,7 @@ def test_private_models_at_once_are_the_models_one_by_one():
         assert (got.steps, got.info.spent) == (alone.steps, alone.info.spent)
 
 
-def test_private_models_at_once_share_an_anchor_and_may_have_heads_of_their_own():
+def test_models_at_once_may_have_own_heads():
     predict, dw, x, y = private_task("head", output="tangent", depth=1)
     other = dataclasses.replace(
         predict, w={**predict.w, "head": jax.tree.map(lambda leaf: 2 * leaf, predict.w["head"])}
@@ -254,7 +254,7 @@ def test_streamed_inputs_give_the_same_sums():
     assert_rel_close(fit_private(linear, streamed, mechanism=MECHANISM, start=START, seed=1).dw, train(seed=1).dw)
 
 
-def test_a_finished_run_is_read_and_spends_nothing(tmp_path):
+def test_finished_run_spends_nothing(tmp_path):
     first = train(ledger=Ledger(tmp_path))
     ledger = (tmp_path / "ledger.json").read_text()
     again = train(ledger=Ledger(tmp_path))
@@ -265,7 +265,7 @@ def test_a_finished_run_is_read_and_spends_nothing(tmp_path):
         train(make_mechanism(8.0, 1e-5, 5), ledger=Ledger(tmp_path))
 
 
-def test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid(tmp_path, monkeypatch):
+def test_step_is_paid_before_taken(tmp_path, monkeypatch):
     seen, real = [], module._private_step
 
     def step(*arguments, **options):
@@ -289,7 +289,7 @@ def test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid(tmp_p
     assert rest.info.spent.compute_epsilon() <= 3 + 1e-9
 
 
-def test_a_budget_whose_result_is_gone_is_not_spent_again(tmp_path):
+def test_lost_result_is_not_spent_again(tmp_path):
     train(ledger=Ledger(tmp_path))
     for folder in tmp_path.iterdir():
         if folder.is_dir():
@@ -326,7 +326,7 @@ def pay_and_say(folder, said):
 
 
 @pytest.mark.slow
-def test_a_killed_process_never_took_a_step_that_its_ledger_does_not_hold(tmp_path):
+def test_killed_process_took_no_unpaid_step(tmp_path):
     taken = 0
     for delay in (0.02, 0.05, 0.11):
         out, said = os.pipe()
@@ -347,7 +347,7 @@ def test_a_killed_process_never_took_a_step_that_its_ledger_does_not_hold(tmp_pa
 # What is spent together
 
 
-def test_disjoint_components_cost_the_dearest_and_shared_examples_pay_for_each():
+def test_disjoint_components_cost_the_dearest():
     one, three = (Spent(Mechanism(1.0, sigma, 50, 1e-5), 50, True) for sigma in (26.38, 9.833))
     apart = spent_together([(one, frozenset("ab")), (three, frozenset("cd"))])
     assert abs(apart.epsilon - 3) < 1e-3
@@ -446,7 +446,7 @@ class Coupled(VisionTransformer):
         *in_long(("rank", "total"), ("roll", "total"), ("square", "total"), ("mean", "tangent"), ("rank", "tangent")),
     ],
 )
-def test_a_model_whose_examples_see_each_other_is_refused_before_the_first_step(way, output):
+def test_coupled_model_is_refused_early(way, output):
     """A `dual` that takes x - x.mean(0) moved the sum by 4.07 C; at dw = 0 all tangents are 0."""
     predict, _, x, y = private_task("head" if way in ("mean", "roll") else "blocks", output=output)
     coupled = dataclasses.replace(predict, model=Coupled(predict.model.config, way=way))
@@ -456,13 +456,13 @@ def test_a_model_whose_examples_see_each_other_is_refused_before_the_first_step(
     fit_private(predict, data, mechanism=make_mechanism(3.0, 1e-5, 1), seed=0)
 
 
-def test_an_optimiser_that_wants_the_loss_is_refused():
+def test_optimiser_of_loss_is_refused():
     plateau = optax.contrib.reduce_on_plateau()
     with pytest.raises(InputError, match="optimizer must read gradients alone"):
         fit_private(linear, Batches(*points()), mechanism=MECHANISM, start=START, optimizer=plateau)
 
 
-def test_a_function_that_says_itself_how_it_is_batched_is_refused():
+def test_self_batching_function_is_refused():
     """Under vmap such a function sees the micro-batch: the sum moved by 3.4 C."""
 
     @jax.custom_batching.custom_vmap

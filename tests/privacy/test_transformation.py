@@ -43,7 +43,7 @@ def trained(mechanism, optimizer, x=X, y=Y, steps=4):
     return dw
 
 
-def test_a_loop_of_the_parts_takes_the_steps_of_fit_private():
+def test_loop_of_parts_is_fit_private():
     mechanism = make_mechanism(3.0, 1e-5, 4, clip_norm=0.5)
     parts = privatizer(mechanism, len(X), KEY), optax.scale(1 / mechanism.clip_norm), optax.sgd(0.1, momentum=0.9)
     options = {"optimizer": optax.sgd(0.1, momentum=0.9), "start": START, "seed": 7}
@@ -51,7 +51,7 @@ def test_a_loop_of_the_parts_takes_the_steps_of_fit_private():
     assert_rel_close(trained(mechanism, optax.chain(*parts)), fitted.dw)
 
 
-def test_the_noise_has_the_stated_scale_and_is_fresh_at_every_step():
+def test_noise_is_scaled_and_fresh():
     mechanism = Mechanism(0.5, 3.0, 10, 1e-5, sampling_rate=0.25)
     private, zeros = privatizer(mechanism, 40, KEY), {"a": jnp.zeros((100, 100)), "b": jnp.zeros(10_000)}
     state = private.init(zeros)
@@ -66,7 +66,7 @@ def test_the_noise_has_the_stated_scale_and_is_fresh_at_every_step():
     assert all(abs(np.corrcoef(a, b)[0, 1]) < 0.05 for i, a in enumerate(parts) for b in parts[:i])
 
 
-def test_an_example_that_is_not_finite_counts_as_absent():
+def test_non_finite_example_counts_as_absent():
     x = X.copy()
     x[3] = np.nan
     mechanism = make_mechanism(3.0, 1e-5, 4)
@@ -76,7 +76,7 @@ def test_an_example_that_is_not_finite_counts_as_absent():
 
 
 @pytest.mark.parametrize("linearization", ["closed_form", "autodiff"])
-def test_gradients_are_clipped_in_closed_form_where_there_is_one(linearization):
+def test_closed_form_is_used_where_it_is(linearization):
     predict, dw, x, y = private_task("head", 0, linearization=linearization)
     settings = {"loss": CrossEntropy(), "clip_norm": 0.3}
     by_hand = clipped_sum_closed_form if linearization == "closed_form" else clipped_sum
@@ -87,7 +87,7 @@ def test_gradients_are_clipped_in_closed_form_where_there_is_one(linearization):
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.1])
-def test_an_accountant_composes_the_event_to_the_mechanisms_epsilon(rate):
+def test_accountant_composes_the_event(rate):
     mechanism = make_mechanism(3.0, 1e-5, 50, sampling_rate=rate)
     accountant = dp_accounting.pld.PLDAccountant().compose(mechanism.dp_event())
     assert accountant.get_epsilon(1e-5) == pytest.approx(mechanism.compute_epsilon(), rel=1e-3)
@@ -95,7 +95,7 @@ def test_an_accountant_composes_the_event_to_the_mechanisms_epsilon(rate):
     assert dp_accounting.pld.PLDAccountant().compose(mechanism.dp_event(0)).get_epsilon(1e-5) == 0
 
 
-def test_a_sum_of_another_norm_and_what_is_no_sum_are_refused():
+def test_foreign_sum_is_refused():
     private = privatizer(make_mechanism(3.0, 1e-5, 4), 40, KEY)
     state = private.init(START)
     with pytest.raises(InputError, match=r"updates must be a ClippedSum, of clipped_gradients; got dict\. Pass it to"):
@@ -116,12 +116,12 @@ def test_a_sum_of_another_norm_and_what_is_no_sum_are_refused():
         (jax.random.key(0, impl="rbg"), r"key<rbg> of shape \(\)"),
     ],
 )
-def test_what_is_not_one_key_of_threefry_is_refused_before_the_first_step(key, given, untyped):
+def test_key_that_is_not_threefry_is_refused(key, given, untyped):
     with pytest.raises(InputError, match=f"key must be one key of threefry2x32; got {given}. Pass tj.privacy.secret"):
         privatizer(make_mechanism(3.0, 1e-5, 4), 40, key)
 
 
-def test_a_delta_of_one_in_all_units_is_refused_as_by_fit_private():
+def test_delta_in_all_units_is_refused():
     mechanism = make_mechanism(3.0, 1 / 40, 4)
     privatizer(mechanism, 39, KEY)
     with pytest.raises(InputError, match=r"delta must be < 1 / examples = 0\.025; got 0\.025"):
@@ -142,13 +142,13 @@ def test_a_delta_of_one_in_all_units_is_refused_as_by_fit_private():
         ({"present": np.ones((4, 5))}, r"present must be 1 or 0 for each of 40 inputs, .*; got shape \(4, 5\)"),
     ],
 )
-def test_what_is_no_loss_and_examples_that_do_not_fit_each_other_are_named(clipped, changed, match, untyped):
+def test_wrong_loss_and_examples_are_named(clipped, changed, match, untyped):
     given = {"x": X, "y": Y, "present": np.ones(40), "loss": CrossEntropy(), **changed}
     with pytest.raises(InputError, match=match):
         clipped(linear, START, **given, clip_norm=1.0)
 
 
-def test_a_function_that_sums_over_the_examples_is_refused_under_jit_too():
+def test_summing_function_is_refused_under_jit():
     def normalised(dw, x):
         return linear(dw, x - x.mean(0))
 
@@ -157,7 +157,7 @@ def test_a_function_that_sums_over_the_examples_is_refused_under_jit_too():
         step(X, Y)
 
 
-def test_the_closed_form_names_examples_that_do_not_fit_each_other(untyped):
+def test_closed_form_names_wrong_examples(untyped):
     predict, dw, x, y = private_task("head", 0)
     with pytest.raises(InputError, match="y must have one target for each of 6 inputs; got 2"):
         clipped_gradients(predict, dw, x, y[:2], loss=CrossEntropy(), clip_norm=1.0)

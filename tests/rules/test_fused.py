@@ -35,14 +35,14 @@ def test_fused_attention_is_the_plain_one(dtype, shape):
     assert_rel_close(program(q, k, v).astype(jnp.float32), exact, TOLERANCE["bfloat16"])
 
 
-def test_it_has_a_rule_under_vmap_and_a_derivative():
+def test_fused_has_vmap_and_derivative():
     q, k, v = operands()
     assert_rel_close(jax.jit(of_vmap)(q, k, v), multi_head.plain(q, k, v))
     got, want = (jax.jit(of_gradient(f))(q, k, v) for f in (multi_head.fused_attention, multi_head.plain))
     assert_rel_close(got, want)
 
 
-def test_a_row_alone_has_the_bits_that_it_has_in_a_batch():
+def test_row_alone_has_batch_bits():
     q, k, v = operands()
     attend = jax.jit(multi_head.fused_attention)
     assert (attend(q[:1], k[:1], v[:1]) == attend(q, k, v)[:1]).all()

@@ -220,7 +220,7 @@ def test_closed_form_is_linear_in_its_tangents(x64, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_closed_form_is_the_same_jitted_and_example_by_example(x64, name):
+def test_closed_form_survives_jit_and_vmap(x64, name):
     x, dx, rule, _ = operands(name)
     want = rule(*x)(dx)
     assert_rel_close(jax.jit(lambda x, dx: rule(*x)(dx))(x, dx), want)
@@ -263,7 +263,7 @@ def test_softmax_over_one_key_is_constant(x64):
     assert (da == 0).all()
 
 
-def test_softmax_refuses_a_tangent_of_another_dtype(x64):
+def test_softmax_refuses_other_dtype(x64):
     with pytest.raises(InputError, match="ds must have shape"):
         rules.softmax(normal(1, (B, N)), normal(2, (B, N), jnp.float32))
 
@@ -275,18 +275,18 @@ def test_a_constant_row_standardises_to_zero(x64):
     assert_rel_close(dx_hat, (dx - dx.mean()) / 1e-3)
 
 
-def test_rows_of_the_standardised_tangent_sum_to_zero(x64):
+def test_standardised_tangent_sums_to_zero(x64):
     _, dx_hat = rules.standardize(normal(1, (B, D)), normal(2, (B, D)), 1e-6)
     assert float(jnp.abs(dx_hat.sum(-1)).max()) < TOLERANCE["float64"]
 
 
-def test_layer_norm_with_frozen_input_keeps_the_term_that_the_paper_omits(x64):
+def test_frozen_layer_norm_keeps_its_term(x64):
     x, g, beta, dg, dbeta = normal(1, (B, D)), *(normal(i, (D,)) for i in range(2, 6))
     _, dy = rules.layer_norm(x, None, {"scale": Dual(g, dg), "bias": Dual(beta, dbeta)}, 1e-6)
     assert_rel_close(dy, dg * rules.standardize(x, None, 1e-6)[0] + dbeta)
 
 
-def test_the_tangent_of_a_unit_row_is_orthogonal_to_it_and_of_a_row_of_zeros_it_is_zero(x64):
+def test_unit_row_tangent_is_orthogonal(x64):
     z_hat, dz_hat = rules.unit_length(normal(1, (B, D)), normal(2, (B, D)))
     assert float(jnp.abs(jnp.sum(z_hat * dz_hat, -1)).max()) < TOLERANCE["float64"]
     z, dz = jnp.zeros((B, D)), normal(2, (B, D))
@@ -306,21 +306,21 @@ def test_one_key_is_read_whole(x64):
     assert_rel_close((o, do), (v, dv))
 
 
-def test_a_convolution_is_the_same_by_xla_s_own_as_accelerators_run_it(x64, monkeypatch):
+def test_convolution_is_that_of_xla(x64, monkeypatch):
     x, dx, rule, _ = operands("conv")
     by_patches = rule(*x)(dx)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, cpu, default: default(*x))
     assert_rel_close(rule(*x)(dx), by_patches)
 
 
-def test_of_equal_values_the_first_passes_its_tangent_on(x64):
+def test_first_maximum_passes_its_tangent(x64):
     y, dy = rules.max_pool(jnp.zeros((1, 3, 3, 1)), jnp.arange(9.0).reshape(1, 3, 3, 1))
     assert (y == 0).all()
     assert dy[0, :, :, 0].tolist() == [[0.0, 1.0], [3.0, 4.0]]
 
 
 @pytest.mark.parametrize("spec", ["...td,df->...tf", "btd,btf->bdf"])
-def test_products_of_halves_run_at_every_size_and_so_do_their_transposes(spec):
+def test_half_products_run_at_every_size(spec):
     """XLA's CPU compiler has no inner product, and no vector times a number, by the algorithm of halves."""
     operands = spec.replace("...", "").split("->")[0].split(",")
     axes = sorted(set("".join(operands)))

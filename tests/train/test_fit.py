@@ -44,7 +44,7 @@ def train(predict, dw, seed=0, epochs=6, **options):
 
 
 @pytest.mark.parametrize("method", ["taft", "nlft"])
-def test_training_lowers_the_loss_and_is_deterministic(method):
+def test_training_is_deterministic(method):
     first, again = train(*task(method)), train(*task(method))
     assert first.history[-1]["loss"] < 0.9 * first.history[0]["loss"]
     assert trees.fingerprint(first.dw) == trees.fingerprint(again.dw)
@@ -117,12 +117,12 @@ def test_the_papers_decay_is_the_default():
 
 
 @pytest.mark.parametrize("optimizer", [optax.sgd(0.1), optax.adamw(1e-2), optax.chain(optax.clip(1.0), optax.sgd(0.1))])
-def test_any_optax_transformation_trains_any_function(optimizer):
+def test_optax_trains_any_function(optimizer):
     fitted = fit(linear, batches(), start=START, optimizer=optimizer, epochs=3)
     assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
 
 
-def test_projected_descent_stays_in_its_ball_and_ends_at_its_best_point(x64):
+def test_projected_descent_stays_in_ball(x64):
     """min |dw - target|^2 / 2 over |dw| <= R: the target, scaled back onto the ball."""
     target = {"a": jnp.array([3.0, 4.0]), "b": jnp.array(12.0)}  # |target| = 13
 
@@ -146,7 +146,7 @@ def test_projected_descent_stays_in_its_ball_and_ends_at_its_best_point(x64):
         assert_rel_close(found, trees.scale(want, target), 1e-5)
 
 
-def test_projected_descent_in_f32_never_leaves_its_ball():
+def test_f32_descent_never_leaves_ball():
     dw, optimizer = {"w": jnp.zeros(50_000)}, project(adam(0.1), 1.0)
     state = optimizer.init(dw)
     for key in range(5):
@@ -197,7 +197,7 @@ def test_a_coupled_loss_trains_on_no_padding():
     assert_rel_close(padded(8), padded(5))
 
 
-def test_what_is_not_asked_for_is_no_padding_either():
+def test_unread_fields_are_no_padding():
     """Row 0 holds NaN and is left out; it was the padding, and 0 * NaN is NaN."""
     x = X.mean(1)
     x[0] = np.nan
@@ -213,7 +213,7 @@ def test_what_is_not_asked_for_is_no_padding_either():
     assert np.isfinite(np.asarray(unit.dw)).all()
 
 
-def test_regression_trains_on_targets_of_any_shape_with_metrics_that_the_caller_names():
+def test_regression_trains_on_any_shape():
     target = np.random.default_rng(2).standard_normal((70, 7)).astype(np.float32)
     data = batches(targets=target)
     metrics = {"error": squared_error, "largest": lambda outputs, targets: jnp.abs(outputs - targets).max(-1)}
@@ -227,7 +227,7 @@ def test_regression_trains_on_targets_of_any_shape_with_metrics_that_the_caller_
     assert evaluate(linear, fitted.dw, data, squared_error) <= last["error"]
 
 
-def test_a_keyed_predictor_draws_anew_at_every_step_and_the_same_when_resumed(tmp_path):
+def test_keyed_predictor_resumes_its_draws(tmp_path):
     def dropped(dw, x, key):
         return linear(dw, x) * jax.random.bernoulli(key, 0.5, (len(x), 1))
 
@@ -255,13 +255,13 @@ def test_a_keyed_predictor_draws_anew_at_every_step_and_the_same_when_resumed(tm
     optax.MultiSteps(optax.sgd(0.1), 2), optax.lbfgs(),
     optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()),
 ])  # fmt: skip
-def test_optimisers_that_want_the_loss_or_wrap_another_train_too(optimizer):
+def test_optimisers_of_loss_train(optimizer):
     options = {"start": START, "epochs": 3}
     fitted = fit(linear, batches(), make_objective("ce"), optimizer=optimizer, **options)
     assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
 
 
-def test_iterables_and_generators_of_batches_train_as_arrays_do():
+def test_generators_train_as_arrays():
     order = [batches().order(epoch) for epoch in range(3)]
 
     def generator(epoch):
@@ -285,7 +285,7 @@ def test_grains_loader_trains():
     assert (fitted.steps, fitted.history[-1]["examples"]) == (10, 70)
 
 
-def test_the_caller_sees_every_epoch_and_adds_to_its_row():
+def test_caller_adds_to_every_epoch():
     seen = []
 
     def on_step(row, dw):
@@ -305,14 +305,14 @@ def test_images_train_every_leaf():
     assert all(moved[path] for path in moved if "key/bias" not in path)
 
 
-def test_logits_of_a_padded_last_batch_are_dropped():
+def test_padded_logits_are_dropped():
     predict, dw = task()
     assert_rel_close(outputs(predict, dw, X, batch_size=32), np.asarray(predict(dw, X)))
     assert evaluate(predict, dw, Batches(X, np.asarray(predict(dw, X)).argmax(-1))) == 1.0
 
 
 @pytest.mark.parametrize("loss", [name for name, own in LOSSES.items() if dataclasses.fields(own)])
-def test_numbers_and_anchors_are_data_so_a_search_compiles_once(loss):
+def test_search_compiles_once(loss):
     """Learning rate, penalty, hyper-parameters, momentum's rate and the anchor: one program for each optimiser."""
     predict, dw = task()
     moved = dataclasses.replace(predict, w=initial_weights(predict.model, jax.random.key(5)))
@@ -344,7 +344,7 @@ def test_what_is_compiled_ahead_is_what_runs(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
+def test_killed_run_keeps_its_bits(tmp_path):
     def start(name):
         (tmp_path / name).mkdir(exist_ok=True)
         return run_binary.start("job", tmp_path / name, "--saved")
@@ -364,7 +364,7 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("leaf", [np.float32(0.5), np.bool_(True), 3, 0.5, True, None, jnp.zeros(0), np.zeros((2, 0))])
-def test_an_optimisers_state_of_any_leaves_resumes_to_the_same_bits(tmp_path, monkeypatch, leaf):
+def test_optimiser_state_resumes(tmp_path, monkeypatch, leaf):
     def update(gradient, state, dw=None):
         velocity, own = state
         velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, gradient)
@@ -417,7 +417,7 @@ def test_bad_input_is_one_clear_line(call, match):
         call()
 
 
-def test_the_distance_bound_holds_and_falls_with_training(x64):
+def test_distance_bound_holds_and_falls(x64):
     predict, _ = predictor(depth=1)
     x, objective = np.asarray(X, np.float64), make_objective("rsl", 0.1)
     data = Batches(x, Y, jax.random.key(0), batch_size=70)
@@ -438,7 +438,7 @@ def test_the_distance_bound_holds_and_falls_with_training(x64):
         distance_bound(predict, steps[5], small_batches, make_objective(penalty=0.0))
 
 
-def test_the_tangent_alone_is_the_total_less_the_anchors_output():
+def test_tangent_is_total_less_anchor():
     predict, dw = predictor()
     for road in ("closed_form", "autodiff"):
         alone = dataclasses.replace(predict, output="tangent", linearization=road)
@@ -451,7 +451,7 @@ def test_the_tangent_alone_is_the_total_less_the_anchors_output():
 
 @pytest.mark.parametrize("method", ["taft", "nlft"])
 @pytest.mark.parametrize("road", ["closed_form", "autodiff"])
-def test_a_predictor_computes_in_the_dtype_asked_for(method, road):
+def test_predictor_computes_in_asked_dtype(method, road):
     predict, dw = predictor(method=method, linearization=road)
     half = dataclasses.replace(predict, dtype=jnp.bfloat16)
     assert half(dw, X).dtype == jnp.float32
@@ -461,6 +461,6 @@ def test_a_predictor_computes_in_the_dtype_asked_for(method, road):
     assert all(dtype == {"bfloat16"} for dtype in dtypes)
 
 
-def test_a_key_beside_batches_that_have_one_is_refused():
+def test_key_beside_keyed_batches_is_refused():
     with pytest.raises(InputError, match="key must be left out beside Batches that have a key; got both"):
         fit(task()[0], batches(), key=jax.random.key(0), epochs=1)

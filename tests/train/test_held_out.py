@@ -25,7 +25,7 @@ def random_case(seed):
 
 
 @pytest.mark.parametrize("kind", ["classes", "unsigned", "floats", "rows"])
-def test_without_groups_every_fifth_example_of_a_class_is_held_out_as_ever(kind):
+def test_every_fifth_example_is_held_out(kind):
     labels = np.random.default_rng(0).integers(0, 7, 90)
     targets = {"classes": labels.astype(np.int32), "unsigned": labels.astype(np.uint8)}
     targets |= {"floats": labels.astype(float), "rows": np.eye(7)[labels]}
@@ -38,7 +38,7 @@ def test_without_groups_every_fifth_example_of_a_class_is_held_out_as_ever(kind)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_group_is_on_both_sides_and_every_class_trains(seed):
+def test_no_group_is_on_both_sides(seed):
     labels, groups = random_case(seed)
     train, held = features(labels, groups=groups).hold_out()
     assert len(held) > 0
@@ -48,7 +48,7 @@ def test_no_group_is_on_both_sides_and_every_class_trains(seed):
     assert len({*zip(groups, folds.tolist(), strict=True)}) == len({*groups})
 
 
-def test_every_fifth_group_of_a_class_in_the_order_of_first_appearance():
+def test_every_fifth_group_is_held_out():
     labels = np.repeat(np.arange(3), 60)
     groups = tuple(f"{c}/{i // 6}" for c in range(3) for i in range(60))
     _, held = features(labels, groups=groups).hold_out()
@@ -57,7 +57,7 @@ def test_every_fifth_group_of_a_class_in_the_order_of_first_appearance():
 
 
 @pytest.mark.parametrize(("count", "held"), [(1, []), (2, [1]), (3, [2]), (4, [3]), (5, [4]), (9, [4])])
-def test_a_class_of_few_groups_holds_out_its_last_one_unless_it_is_alone(count, held):
+def test_last_of_few_groups_is_held_out(count, held):
     groups = tuple(np.repeat(np.arange(count), 3).tolist())
     mask = features(np.zeros(3 * count, int), groups=groups).held_out()
     assert sorted({*np.array(groups)[mask].tolist()}) == held
@@ -65,7 +65,7 @@ def test_a_class_of_few_groups_holds_out_its_last_one_unless_it_is_alone(count, 
     assert len({*folds.tolist()}) == min(count, FOLDS)  # each fold leaves images of the class to train on
 
 
-def test_groups_of_several_classes_are_counted_together():
+def test_groups_of_classes_count_together():
     labels = np.arange(100) % 10
     for count in (2, 5, 10):  # owners of all classes, each of whom another class begins
         owners = tuple((i // (100 // count)) for i in range(100))
@@ -74,13 +74,13 @@ def test_groups_of_several_classes_are_counted_together():
         assert {*train.targets.tolist()} == {*held.targets.tolist()} == {*range(10)}
 
 
-def test_a_class_that_is_in_one_group_of_several_classes_trains():
+def test_class_within_shared_group_trains():
     labels, groups = np.array([0, 2, 0, 1]), ("a", "a", "b", "b")
     assert not features(labels, groups=groups).held_out().any()
     assert folds_of(labels, groups).tolist() == [3, 3, 4, 4]
 
 
-def test_owners_stay_whole_and_groups_go_before_them():
+def test_owners_stay_whole_below_groups():
     labels = np.zeros(20, int)
     owners = tuple(np.repeat(["ann", "bob"], 10).tolist())
     owned = features(labels, owners=owners)

@@ -62,7 +62,7 @@ print(program(jax.value_and_grad(loss), dw, x, np.zeros(8, "int32")), program(op
     assert len(runs) == 1
 
 
-def test_a_random_key_that_a_function_holds_is_in_its_program():
+def test_held_random_key_is_in_program():
     def drawn(seed):
         key = jax.random.key(seed)
         return program(lambda x: x + jax.random.normal(key, x.shape), np.zeros(3, np.float32))
@@ -70,7 +70,7 @@ def test_a_random_key_that_a_function_holds_is_in_its_program():
     assert drawn(0) == drawn(0) != drawn(1)
 
 
-def test_a_callback_to_the_host_is_refused_by_its_name():
+def test_host_callback_is_refused_by_name():
     def f(x):
         return jax.pure_callback(lambda x: x, x, x)
 
@@ -172,7 +172,7 @@ def trained(predict, folder):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_run_after_a_change_of_the_users_code_is_a_fresh_run(tmp_path, change):
+def test_changed_user_code_is_fresh_run(tmp_path, change):
     first = trained(user_module().predict, tmp_path)
     second = trained(user_module(CHANGES[change]).predict, tmp_path)
     fresh = trained(user_module(CHANGES[change]).predict, None)
@@ -182,12 +182,12 @@ def test_a_run_after_a_change_of_the_users_code_is_a_fresh_run(tmp_path, change)
 
 
 @pytest.mark.parametrize("change", NO_CHANGES)
-def test_what_changes_no_result_changes_no_identity(tmp_path, change):
+def test_identity_ignores_what_changes_nothing(tmp_path, change):
     first = trained(user_module().predict, tmp_path)
     assert trained(user_module(NO_CHANGES[change]).predict, tmp_path).run == first.run
 
 
-def test_a_global_that_changes_under_a_function_is_another_run_in_the_same_process(tmp_path):
+def test_changed_global_is_another_run(tmp_path):
     module = user_module()
     first = trained(module.predict, tmp_path)
     module.ALPHA = 2.0
@@ -199,7 +199,7 @@ def test_a_global_that_changes_under_a_function_is_another_run_in_the_same_proce
     assert (np.asarray(second.dw) == np.asarray(fresh.dw)).all()
 
 
-def test_an_optimisers_use_of_the_progress_is_in_its_program(tmp_path):
+def test_optimisers_use_of_progress_is_in_program(tmp_path):
     def falling(power):
         def update(gradient, state, dw=None, *, progress=0.0, **_):
             return jax.tree.map(lambda g: -0.1 * (1 - progress) ** power * g, gradient), state
@@ -213,7 +213,7 @@ def test_an_optimisers_use_of_the_progress_is_in_its_program(tmp_path):
 
 
 @pytest.mark.long
-def test_a_program_over_two_axes_is_the_same_in_another_process():
+def test_two_axis_program_is_stable():
     """The repr of a set of axes depends on the hash seed."""
     code = """
 import jax, numpy as np
@@ -241,7 +241,7 @@ def run(folder, w=1.0, x=X, y=Y, test=X, **changes):
     return fit(predict, Batches(x, y, KEY), start=START, checkpoints=kept, on_step=measure, **settings)
 
 
-def test_two_models_two_data_sets_two_settings_never_share_a_checkpoint(tmp_path):
+def test_different_runs_share_no_checkpoint(tmp_path):
     """Version 0.1 sampled 64 rows and no closures: the second call returned the first one's weights."""
     first = run(tmp_path)
     moved, targets = X.copy(), Y.copy()
@@ -256,7 +256,7 @@ def test_two_models_two_data_sets_two_settings_never_share_a_checkpoint(tmp_path
         assert (np.asarray(one.dw) == np.asarray(alone.dw)).all()
 
 
-def test_what_is_measured_decides_no_step_and_is_kept_only_where_it_says_its_name(tmp_path):
+def test_measurements_decide_no_step(tmp_path):
     first, other = run(tmp_path), run(tmp_path, test=X + 1)
     assert first.run == other.run
     assert "test" in first.history[0]
@@ -391,7 +391,7 @@ def test_lists_are_taken_as_arrays():
     assert (np.asarray(one.dw) == np.asarray(fit(predict, Batches(X, Y, KEY), start=START, epochs=1).dw)).all()
 
 
-def test_a_predictor_goes_through_jit_and_vmap_as_users_write_them():
+def test_predictor_passes_jit_and_vmap():
     task, dw = predictor("head", depth=1)
     x = jax.random.normal(KEY, (2, *task.model.input_shape(task.subset.stage)))
     want = task(dw, x)

@@ -103,7 +103,7 @@ def test_the_rows_of_fit_are_its_steps(tmp_path):
     assert len(first.history) == 4
 
 
-def test_the_norms_are_of_the_gradient_with_its_penalty_and_of_the_step(tmp_path):
+def test_norms_are_of_gradient_and_step(tmp_path):
     start, one = (
         {"kernel": RNG.standard_normal((3, 3)).astype(np.float32)},
         Batches(X, Y, KEY, batch_size=44),
@@ -132,7 +132,7 @@ def scalars(folder, files="metrics/*/events.*"):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows(tmp_path, monkeypatch, name):
+def test_twice_stopped_run_keeps_its_rows(tmp_path, monkeypatch, name):
     """Once after a save; once, as by a kill, when rows were written that no save holds, the last of them cut."""
     writers = "csv", "tensorboard"
     whole = logged(RUNS[name], tmp_path / "whole", writers)
@@ -177,7 +177,7 @@ def test_a_private_log_holds_private_values_alone(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"sampling_rate": 0.5}, {"unit": "owner"}])
-def test_a_private_run_logs_neither_the_size_of_its_samples_nor_of_its_owners(tmp_path, changes):
+def test_private_run_logs_no_sample_size(tmp_path, changes):
     of_owners = Batches(X, Y, batch_size=8, owners=np.arange(len(Y)) // 4)
     mechanism = make_mechanism(3.0, 1e-5, 3, **changes)
     with log_steps(tmp_path) as log:
@@ -188,7 +188,7 @@ def test_a_private_run_logs_neither_the_size_of_its_samples_nor_of_its_owners(tm
     ]  # fmt: skip
 
 
-def test_runs_of_other_settings_have_files_of_their_own(tmp_path):
+def test_other_settings_log_to_other_files(tmp_path):
     with log_steps(tmp_path) as log:
         for _ in range(2):
             by_adam(log=log)  # without a folder: never resumed
@@ -196,7 +196,7 @@ def test_runs_of_other_settings_have_files_of_their_own(tmp_path):
     assert len([*tmp_path.glob("metrics/*/steps.csv")]) == 3
 
 
-def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path, monkeypatch):
+def test_simultaneous_runs_have_own_folders(tmp_path, monkeypatch):
     """As two processes may do, none of which sees the other's folder yet."""
     monkeypatch.setattr(type(tmp_path), "exists", lambda self: False)
     assert [run_folder(tmp_path, None).name for _ in range(2)] == ["1", "2"]
@@ -213,7 +213,7 @@ def wandb(monkeypatch):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_weights_and_biases_has_an_id_only_of_a_run_that_may_resume(tmp_path, wandb, name):
+def test_wandb_id_is_of_resumable_run(tmp_path, wandb, name):
     """Two scripts without checkpoints write into folders of one name: as one run they would lose rows."""
     with log_steps(tmp_path, ["wandb"]) as log:
         RUNS[name](log=log)
@@ -226,7 +226,7 @@ def test_weights_and_biases_has_an_id_only_of_a_run_that_may_resume(tmp_path, wa
     assert {options["reinit"] for options in given} == {"create_new"}  # a run that the script has begun goes on
 
 
-def test_weights_and_biases_gets_each_row_at_its_step(tmp_path, wandb):
+def test_wandb_gets_each_row_at_its_step(tmp_path, wandb):
     fitted = logged(solved, tmp_path, ["wandb"])
     *logs, ended = wandb
     assert [step for step, _ in logs[1:]] == [row["passes"] for row in fitted.history]
@@ -234,7 +234,7 @@ def test_weights_and_biases_gets_each_row_at_its_step(tmp_path, wandb):
     assert ended == "ended"
 
 
-def test_names_that_tensorboard_does_not_keep_apart_are_refused(tmp_path):
+def test_tensorboard_name_clash_is_refused(tmp_path):
     """It has one tag for both, and shows one of two values of a step."""
     for other, is_refused in (("top_1", True), ("top-1", False)):
         writer = TensorBoard(tmp_path, 0, None)
@@ -253,7 +253,7 @@ def test_a_writer_that_is_named_twice_writes_once(tmp_path):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_on_step_may_not_replace_the_runs_own_values(tmp_path, name):
+def test_on_step_replaces_no_own_value(tmp_path, name):
     for own in ("loss", "epsilon", "certificate", "step", *["train_accuracy"] * (name == "fit")):
         refused = pytest.raises(InputError, match=f"on_step must return other names than the run's own; got {own}. Re")
         with log_steps(tmp_path) as log, refused:
@@ -261,7 +261,7 @@ def test_on_step_may_not_replace_the_runs_own_values(tmp_path, name):
 
 
 @pytest.mark.parametrize("own", ["loss", "step", "gradient_norm"])
-def test_metrics_may_not_replace_the_runs_own_values(own):
+def test_metrics_replace_no_own_value(own):
     with pytest.raises(InputError, match=f"metrics must have other names than the run's own; got {own}. Rename"):
         fit(linear, data(KEY), CE, start=START, epochs=1, metrics={own: accuracy})
     with pytest.raises(InputError, match=f"metrics must have other names than the run's own; got {own}. Rename"):
@@ -269,14 +269,14 @@ def test_metrics_may_not_replace_the_runs_own_values(own):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_name_of_a_row_or_a_log_is_the_runs_own(tmp_path, name):
+def test_every_row_name_is_the_runs(tmp_path, name):
     fitted = logged(RUNS[name], tmp_path)
     named = {*rows(tmp_path)[0], *(name for row in fitted.history for name in row)}
     assert named - {"train_accuracy", "test_accuracy"} <= {*OWN}
     assert "examples_per_second" in OWN
 
 
-def test_a_new_value_becomes_a_column_of_the_whole_file(tmp_path):
+def test_new_value_becomes_a_column(tmp_path):
     writer = Csv(tmp_path, 0, None)
     writer.write([{"step": 1, "loss": 0.5}])
     writer.write([{"step": 2, "loss": 0.25, "accuracy": 1.0}])
@@ -284,7 +284,7 @@ def test_a_new_value_becomes_a_column_of_the_whole_file(tmp_path):
     assert (tmp_path / "steps.csv").read_text().splitlines() == ["step,loss,accuracy", "1,0.5,", "2,0.25,1.0"]
 
 
-def test_the_steps_asked_for_are_traced_and_others_are_not(tmp_path, capsys):
+def test_asked_steps_are_traced(tmp_path, capsys):
     with log_steps(tmp_path, (), (2, 3)) as log:
         solved(log=log)
     assert "profile: steps 2 to " in capsys.readouterr().err
@@ -292,7 +292,7 @@ def test_the_steps_asked_for_are_traced_and_others_are_not(tmp_path, capsys):
     assert not (tmp_path / "metrics").exists()
 
 
-def test_what_cannot_be_logged_is_refused_before_anything_is_done(tmp_path):
+def test_unloggable_is_refused_early(tmp_path):
     for options, message in (
         ({"writers": ["tsv"]}, "writers must be one of csv, tensorboard, wandb; got tsv"),
         ({"profile": (3, 2)}, "profile must be steps"),

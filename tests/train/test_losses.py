@@ -69,7 +69,7 @@ def test_a_square_says_its_targets_and_precisions(x64, loss):
     assert losses.CrossEntropy().quadratic(LABELS, 3) is None
 
 
-def test_an_example_cannot_see_another_whatever_the_loss_says():
+def test_example_cannot_see_another():
     """Coupled losses moved a clipped sum by 1.24 and 1.39 times its sensitivity."""
     f, y = normal(1, (5, 3)), jnp.asarray(LABELS)
     for coupled in (
@@ -85,7 +85,7 @@ def test_an_example_cannot_see_another_whatever_the_loss_says():
 
 
 @pytest.mark.parametrize("loss", [lambda z, y: jnp.mean(z), lambda z, y: z, lambda z, y: z[0]])
-def test_a_loss_that_gives_another_shape_than_one_number_each_is_refused(loss):
+def test_loss_of_other_shape_is_refused(loss):
     with pytest.raises(InputError, match=r"a loss or metric must give one number for each example"):
         make_objective(loss).losses(normal(1, (5, 3)), jnp.asarray(LABELS))
 
@@ -97,7 +97,7 @@ def test_every_loss_is_convex_in_the_logits(x64, loss):
 
 
 @pytest.mark.parametrize("name", losses.LOSSES)
-def test_a_named_loss_is_public_and_every_recipe_and_command_has_it(name):
+def test_named_loss_is_public_everywhere(name):
     """What CONTRIBUTING.md asks of one, so that no place is forgotten."""
     numbers = numbers_of(name)
     loss = recipe_of(loss=":".join([name, *(f"{n}={v}" for n, v in numbers.items())])).objective.loss
@@ -126,6 +126,6 @@ def test_an_impossible_loss_is_refused(wrong, message):
         losses.make_loss(wrong)
 
 
-def test_the_papers_hyper_parameters_are_the_defaults():
+def test_defaults_are_the_papers():
     assert losses.make_loss("rsl") == losses.RescaledSquare(1.0, 15.0)
     assert losses.make_loss("rsl", kappa=5.0) == losses.RescaledSquare(1.0, 5.0)

@@ -34,7 +34,7 @@ def test_nan_is_no_score_and_no_right_answer():
     assert accuracy(jnp.array([[np.nan, 1.0], [2.0, 1.0]]), jnp.array([0, 0])).tolist() == [0.0, 1.0]
 
 
-def test_the_calibration_error_is_the_mean_gap_of_the_bins():
+def test_calibration_error_is_mean_gap():
     confidence, right = P.max(1), P.argmax(1) == DRAWN
     gaps = []
     for low in np.arange(5) / 5:
@@ -44,7 +44,7 @@ def test_the_calibration_error_is_the_mean_gap_of_the_bins():
     assert calibration_error(P, DRAWN, 5) == pytest.approx(sum(gaps), rel=1e-12)
 
 
-def test_the_brier_score_is_least_in_the_mean_for_the_true_probabilities():
+def test_brier_is_proper():
     expected = np.mean([1 - 2 * p[y] + p @ p for p, y in zip(P, DRAWN, strict=True)])
     assert brier_score(P, DRAWN) == pytest.approx(expected, rel=1e-12)
     assert brier_score(np.eye(4)[DRAWN], DRAWN) == 0
@@ -52,7 +52,7 @@ def test_the_brier_score_is_least_in_the_mean_for_the_true_probabilities():
         assert brier_score(other, DRAWN) > brier_score(P, DRAWN) + 0.01
 
 
-def test_entropy_is_0_for_a_sure_row_and_largest_for_an_even_one():
+def test_entropy_has_its_extremes():
     np.testing.assert_array_equal(entropy(np.eye(4)), np.zeros(4))
     np.testing.assert_allclose(entropy(np.full((1, 4), 0.25)), np.log(4), rtol=1e-12)
     assert (entropy(P) < np.log(4)).all()
@@ -68,7 +68,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("match", WRONG)
-def test_what_is_no_probabilities_or_no_labels_is_one_clear_line(match):
+def test_wrong_probabilities_are_refused(match):
     for measure in (calibration_error, brier_score):
         with pytest.raises(InputError, match=match):
             measure(*WRONG[match])

@@ -83,7 +83,7 @@ INFOS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_trainer_returns_one_type_with_its_own_info(tmp_path, name):
+def test_trainers_return_one_type(tmp_path, name):
     fitted = RUNS[name](tmp_path)
     assert type(fitted) is Fitted
     assert {*fitted.dw} == {"kernel"}
@@ -94,7 +94,7 @@ def test_every_trainer_returns_one_type_with_its_own_info(tmp_path, name):
     assert [path.parent.name for path in tmp_path.glob("*/checkpoint.json")] == ([fitted.run] if saved else [])
 
 
-def test_a_path_is_no_checkpoints_and_the_line_says_what_to_pass(tmp_path):
+def test_path_is_no_checkpoints(tmp_path):
     for folder in (tmp_path, str(tmp_path)):
         with pytest.raises(InputError, match=rf"checkpoints must be tj.Checkpoints\(folder\); got '{tmp_path}'. Pass"):
             solve(linear, DATA, SQUARE, start=START, checkpoints=folder)
@@ -103,7 +103,7 @@ def test_a_path_is_no_checkpoints_and_the_line_says_what_to_pass(tmp_path):
 @pytest.mark.parametrize(
     ("name", "done"), [("fit", "epoch 1 of 3"), ("solve", "pass 1 of 200"), ("fit_private", "step 1 of 3")]
 )
-def test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_not(tmp_path, capsys, name, done):
+def test_continued_run_is_told_once(tmp_path, capsys, name, done):
     line = f"{name}: going on after {done}"
     with show_progress(name) as progress:
         with pytest.raises(KeyboardInterrupt):
@@ -116,7 +116,7 @@ def test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_n
 
 
 @pytest.mark.parametrize("name", ["fit", "solve", "fit_private"])
-def test_a_stop_that_comes_after_the_question_whether_to_save_loses_no_row(tmp_path, name):
+def test_late_stop_loses_no_row(tmp_path, name):
     """In a job of processes a signal is known at one of both moments, by chance."""
 
     def late(**options):
@@ -140,7 +140,7 @@ def test_a_stop_that_comes_after_the_question_whether_to_save_loses_no_row(tmp_p
         assert trees.fingerprint(RUNS[name](tmp_path).dw) == trees.fingerprint(whole.dw)
 
 
-def test_progress_is_any_factory_of_bars_like_tqdms():
+def test_progress_is_like_tqdm():
     bars = []
 
     class Bar(tqdm):
@@ -159,7 +159,7 @@ def test_progress_is_any_factory_of_bars_like_tqdms():
 
 
 @pytest.mark.parametrize(("name", "value"), [("fit", "loss"), ("solve", "certificate")])
-def test_a_line_of_progress_shows_the_values_of_its_own_step(tmp_path, capsys, monkeypatch, name, value):
+def test_progress_shows_its_own_step(tmp_path, capsys, monkeypatch, name, value):
     monkeypatch.setattr(progress, "EVERY", 1e-9)
     with progress.show_progress(name) as shown:
         fitted = RUNS[name](tmp_path, progress=shown)
@@ -185,7 +185,7 @@ def stops(run):
 
 
 @pytest.mark.parametrize("saved", [None, 0, 1])
-def test_a_run_stops_amid_a_row_only_where_the_row_before_it_is_saved(saved):
+def test_run_stops_amid_row_only_when_saved(saved):
     with Run(progress=shown) as run:
         run.show(3, "epoch")
         run.history.add({"epoch": 1})
