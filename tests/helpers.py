@@ -96,6 +96,12 @@ def small(depth=2, **changes):
     return model, jax.tree.map(lambda draw: jnp.asarray(0.5 * draw + (draw.ndim == 1)), draws)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 3, 4))
+def apply(model, w, x, start=0, stop=None):
+    """`model.apply`, compiled."""
+    return model.apply(w, x, start, stop)
+
+
 def images(count=2, size=8, dtype=None):
     return normal(3, (count, *sides(size), 3), dtype)
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import images, small, tree_normal
+from helpers import images, in_long, small, tree_normal
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
@@ -55,9 +55,12 @@ OF_VIT = {
 }
 TOKEN = {"token": lambda p: p.with_class_token(1, KEY), "token, lora": lambda p: TOKEN["token"](p).with_lora(2, 2, KEY)}
 CASES = [
-    *((base, new) for base in BASES for new in NEW),
-    *((base, new) for base in ("vit", "clip", "layer scale, avg") for new in OF_VIT),
-    *((base, new) for base in ("vit", "clip") for new in TOKEN),
+    *((family.name, new) for family in module.FAMILIES for new in NEW),
+    *((base, "head, lora") for base in BASES if base not in {family.name for family in module.FAMILIES}),
+    *(("vit", new) for new in (*OF_VIT, *TOKEN)),
+    *in_long(*((base, new) for base in BASES for new in ("plain", "no head", "lora", "frozen head, lora"))),
+    *in_long(*((base, new) for base in ("clip", "layer scale, avg") for new in OF_VIT)),
+    *in_long(*(("clip", new) for new in TOKEN)),
 ]
 
 

@@ -7,20 +7,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, images, in_long, small
+from helpers import apply, assert_rel_close, images, in_long, small
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.feature_settings import FeatureSettings
-from tangent_jax.models.ntk import feature_map
+from tangent_jax.models.ntk import FeatureMap, feature_map
+
+rows_of = jax.jit(FeatureMap.rows)
 
 
 def made(blocks=1, parts=("h", "ntk"), **changes):
     model, w = small(**changes.pop("model", {}))
     options = {"blocks": blocks, "directions": 3, "width": 36, "seed": 5} | changes
     built = feature_map(Pretrained(model, w, "test"), parts, **options)
-    x = jax.jit(model.apply, static_argnums=(2, 3))(w, images(4), 0, built.predict.subset.stage)
+    x = apply(model, w, images(4), 0, built.predict.subset.stage)
     return model, w, built, x
 
 
@@ -28,7 +30,7 @@ def sketched(built, x):
     """psi of gradients that autodiff forms: R^T (dL/dW) Q for each kernel, signed places for each stage's vectors."""
     predict, count, side = built.predict, built.directions, math.isqrt(built.width)
     zeros = predict.zeros()
-    rows = trees.leaves(jax.jacrev(lambda dw: predict(dw, x)[:, -count:])(zeros))
+    rows = trees.leaves(jax.jit(jax.jacrev(lambda dw: predict(dw, x)[:, -count:]))(zeros))
     leaves = predict.probe(zeros, x, at_zero=True).rows(jnp.zeros((count, len(x), built.predict.model.classes)))
     assert all(np.abs(rows[path]).max() < 1e-12 for path in rows.keys() - leaves.keys())  # a key's bias under a softmax
     psi = np.zeros((len(x), built.width))
@@ -69,13 +71,13 @@ def unit(z):
 @pytest.mark.parametrize("parts", [("h",), ("h", "relu", "ntk")])
 def test_no_example_has_all_columns(parts):
     _, _, built, x = made(parts=parts)
-    assert built.rows(x[:0]).shape == (0, *built.rows(x).shape[1:])
+    assert rows_of(built, x[:0]).shape == (0, *rows_of(built, x).shape[1:])
 
 
 @pytest.mark.parametrize(("blocks", "pool"), [(2, "token"), (1, "avg"), *in_long((1, "token"))])
 def test_sketch_is_that_of_gradients(x64, blocks, pool):
     _, _, built, x = made(blocks, model={"pool": pool})
-    rows = jax.jit(type(built).rows)(built, x)
+    rows = rows_of(built, x)
     assert rows.shape == (4, sum(built.sizes)) == (4, 12 + 36)
     assert_rel_close(rows[:, 12:], jnp.asarray(unit(sketched(built, x))))
 
@@ -83,7 +85,7 @@ def test_sketch_is_that_of_gradients(x64, blocks, pool):
 def test_parts_have_unit_length_in_half(x64):
     _, _, built, x = made(parts=("h", "relu", "ntk"))
     for dtype in (None, jnp.bfloat16):
-        parts = np.split(np.asarray(built.in_dtype(dtype).rows(x)), np.cumsum(built.sizes)[:-1], 1)
+        parts = np.split(np.asarray(rows_of(built.in_dtype(dtype), x)), np.cumsum(built.sizes)[:-1], 1)
         for part in parts:
             np.testing.assert_allclose(np.linalg.norm(part, axis=1), 1, atol=1e-6)
 
@@ -91,12 +93,12 @@ def test_parts_have_unit_length_in_half(x64):
 def test_one_pass_gives_every_depth(x64):
     model, w, deep, x = made(2)
     depths = deep.rows_by_depth(x, (0, 1, 2))
-    assert_rel_close(depths[2], deep.rows(x))
+    assert_rel_close(depths[2], rows_of(deep, x))
     assert np.abs(depths[0] - depths[2]).max() > 0.1
     for blocks in (0, 1):
         shallow = made(blocks)[2]
-        inputs = model.apply(w, x, deep.predict.subset.stage, shallow.predict.subset.stage)
-        assert_rel_close(depths[blocks], shallow.rows(inputs))
+        inputs = apply(model, w, x, deep.predict.subset.stage, shallow.predict.subset.stage)
+        assert_rel_close(depths[blocks], rows_of(shallow, inputs))
 
 
 def test_two_thirds_of_the_blocks_are_the_default():
@@ -111,24 +113,25 @@ def test_head_decides_no_features(x64):
     assert_rel_close(
         jnp.asarray(h @ w["head"]["kernel"] + w["head"]["bias"]), model.apply(w, x, built.predict.subset.stage)
     )
-    assert_rel_close(built.rows(x)[:, :12], jnp.asarray(unit(h)))
+    rows = rows_of(built, x)
+    assert_rel_close(rows[:, :12], jnp.asarray(unit(h)))
     other = Pretrained(model, {**w, "head": jax.tree.map(lambda leaf: 2 * leaf, w["head"])}, "test")
     options = {"blocks": 1, "directions": 3, "width": 36, "seed": 5}
     assert feature_map(other, **options).identity != feature_map(other, **options | {"seed": 6}).identity
-    np.testing.assert_array_equal(feature_map(other, **options).rows(x), built.rows(x))
+    np.testing.assert_array_equal(rows_of(feature_map(other, **options), x), rows)
     assert feature_map(other, **options).identity == built.identity
 
 
 def test_random_relu_features(x64):
     _, _, built, x = made(parts=("relu",))
-    h = made(parts=("h",))[2].rows(x)
-    assert_rel_close(built.rows(x), jnp.asarray(unit(np.maximum(h @ built.projection, 0))))
+    h = rows_of(made(parts=("h",))[2], x)
+    assert_rel_close(rows_of(built, x), jnp.asarray(unit(np.maximum(h @ built.projection, 0))))
 
 
 def test_kernel_is_unbiased(x64):
     """Over 60 sketches the mean of psi psi^T is the gradients' Gram matrix, within four standard errors."""
     _, _, built, x = made()
-    rows = jax.jacrev(lambda dw: built.predict(dw, x)[:, -3:])(built.predict.zeros())
+    rows = jax.jit(jax.jacrev(lambda dw: built.predict(dw, x)[:, -3:]))(built.predict.zeros())
     flat = np.concatenate([np.asarray(leaf).reshape(4, -1) for leaf in jax.tree.leaves(rows)], 1)
     exact = flat @ flat.T
     probed = built.predict.probe(built.predict.zeros(), x, at_zero=True)

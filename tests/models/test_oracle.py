@@ -79,23 +79,24 @@ def case(name, kind, blocks, method="taft", count=2):
     """(predictor, a step, inputs of its stage) of a model of the table."""
     model, w = MODELS[name]()
     predict = Predictor(w, model, make_subset(model, kind, blocks), method)
-    x = normal(3, (count, *model.input_shape(0)))
-    x = jax.jit(model.apply, static_argnums=(2, 3))(w, x, 0, predict.subset.stage)
+    x = normal(3, (count, *model.input_shape(predict.subset.stage)))
     return predict, trees.scale(0.1, tree_normal(40, predict.zeros())), x
 
 
 OF_VIT = [("blocks", 0), ("blocks", 1), ("blocks", 2), ("bitfit", 1), ("bitfit", 2), ("layernorm", 2), ("head", 1)]
 OF_VIT += [("everything", 1)]
-QUICK_OF_MODERN = [("blocks", 1), ("everything", 1)]  # from the features of a block, and from images with every leaf
+QUICK = [("blocks", 1), ("everything", 1)]  # from the features of a block, and from images with every leaf
+VARIANTS = [name for name in (*VIT, *MODERN) if name != "token"]
 OF_PERCEPTRON = [("blocks", 1), ("blocks", 0), ("bitfit", 1), ("layernorm", 1), ("everything", 0)]
 OF_RESNET = [("blocks", 0), ("blocks", 2), ("bitfit", 3)]
 OF_RESNET += [("blocks", 1), ("layernorm", 1)]
 
 TANGENTS = [
-    *((name, *subset) for name in VIT for subset in OF_VIT),
+    *(("token", *subset) for subset in OF_VIT),
+    *((name, *subset) for name in VARIANTS for subset in QUICK),
+    *(("class token replaced", "blocks", 2), ("avg", "bitfit", 2)),
     *((name, "everything", 0) for name in POOLS),
-    *((name, *subset) for name in MODERN for subset in QUICK_OF_MODERN),
-    *in_long(*((name, *subset) for name in MODERN for subset in OF_VIT if subset not in QUICK_OF_MODERN)),
+    *in_long(*((name, *subset) for name in VARIANTS for subset in OF_VIT if subset not in QUICK)),
     *(("bottleneck", "everything", 0), ("bottleneck", "blocks", 1)),
     *(("basic", "everything", 0), ("basic", "layernorm", 1)),
     *in_long(*((name, *subset) for name in ("bottleneck", "basic") for subset in OF_RESNET)),

@@ -1,10 +1,12 @@
 """The two roads of the ViT: at every depth, in low precision, as a linear map, and what they cost."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MODERN, TOLERANCE, WIDE, assert_rel_close, images, in_long, normal, small, tree_normal
+from helpers import MODERN, TOLERANCE, WIDE, apply, assert_rel_close, images, in_long, normal, small, tree_normal
 from models.test_oracle import VIT
 
 from tangent_jax.core import trees
@@ -19,9 +21,10 @@ from tangent_jax.models.vit.modules import TangentViT
 
 
 def plain(model):
-    return lambda w, x: model.apply(w, x)
+    return functools.partial(apply, model)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def closed(model, w, dw, x):
     return TangentViT(model.config).apply({"params": w, "tangent": dw}, x)
 

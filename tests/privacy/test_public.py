@@ -124,12 +124,19 @@ def standardised(predict, x):
     """For each kernel of the subset: whether it multiplies rows g x^ + b of a norm of the subset's model, by norm."""
     w, found = trees.leaves(predict.w), {}
     norms = sorted(path.removesuffix("/scale") for path in w if "norm" in path and path.endswith("/scale"))
-    for use in predict.probe(predict.zeros(), x, at_zero=True).uses:
+    uses = []
+
+    @jax.jit
+    def inputs(predict, x):
+        uses.extend(predict.probe(predict.zeros(), x, at_zero=True).uses)
+        return [use.x for use in uses]
+
+    for rows, use in zip(inputs(predict, x), uses, strict=True):
         for norm in norms if use.spec is not None else ():
             g, b = (np.asarray(w[f"{norm}/{name}"]) for name in ("scale", "bias"))
-            if use.x.shape[-1:] != g.shape:
+            if rows.shape[-1:] != g.shape:
                 continue
-            x_hat = (np.asarray(use.x) - b) / g
+            x_hat = (np.asarray(rows) - b) / g
             if np.allclose(x_hat.mean(-1), 0, atol=1e-8) and np.allclose(x_hat.var(-1), 1, atol=1e-3):
                 found[use.path] = norm
     return found
