@@ -98,7 +98,7 @@ def run(page, folder, monkeypatch):
     return names
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_first_tutorial_runs(tmp_path, monkeypatch, capsys):
     run(DOCS / "tutorials/quickstart.ipynb", tmp_path, monkeypatch)
     accuracies = re.findall(r"training: ([\d.]+)", capsys.readouterr().out)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import images, predictor
+from helpers import images, normal, predictor
 
 from tangent_jax.composition.component import Component
 from tangent_jax.composition.compose import compose
@@ -25,8 +25,9 @@ from tangent_jax.train.features import Features
 from tangent_jax.train.fit import fit
 from tangent_jax.train.objective import make_objective
 
-PREDICT, _ = predictor(blocks=1)
-X = np.asarray(jax.random.normal(jax.random.key(1), (20, 6, 12)), np.float32)
+BLOCK, _ = predictor("blocks", 1, 1)
+PREDICT, _ = predictor("head", 1, 1)
+X, TOKENS = (np.asarray(normal(1, (20, *p.model.input_shape(p.subset.stage)))) for p in (PREDICT, BLOCK))
 Y = np.arange(20, dtype=np.int32) % 7
 DATA = Batches(X, Y, jax.random.key(0), batch_size=8)
 OBJECTIVE = make_objective("ce", 0.1)
@@ -54,10 +55,12 @@ ROADS = {
     "make_kernel": lambda: make_kernel(PREDICT, Batches(X, Y)).solve(0.1),
     "statistics": statistics,
     "compose": lambda: compose([Component(PREDICT.zeros()), Component(PREDICT.zeros())]),
-    "clipped_sum": lambda: clipped_sum(PREDICT, PREDICT.zeros(), X, Y, np.ones(20), loss=OBJECTIVE.loss, clip_norm=1.0),
+    "clipped_sum": lambda: clipped_sum(
+        BLOCK, BLOCK.zeros(), TOKENS, Y, np.ones(20), loss=OBJECTIVE.loss, clip_norm=1.0
+    ),
     "apply": lambda: PREDICT.model.apply(PREDICT.w, images(2), 0),
-    "linearize": lambda: linearize(lambda w, x: PREDICT.model.apply(w, x, 0), PREDICT.w)(PREDICT.zeros(), images(2)),
-    "a gradient of one's own": lambda: jax.grad(lambda dw: jnp.sum(PREDICT(dw, X) ** 2))(PREDICT.zeros()),
+    "linearize": lambda: linearize(lambda w, x: PREDICT.model.apply(w, x, 0), PREDICT.w)(BLOCK.zeros(), images(2)),
+    "a gradient of one's own": lambda: jax.grad(lambda dw: jnp.sum(BLOCK(dw, TOKENS) ** 2))(BLOCK.zeros()),
 }
 
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, pld, rdp
 from dp_accounting.pld import privacy_loss_distribution as losses
-from helpers import assert_rel_close, in_long
+from helpers import in_long
 from recovered import recovered_noise
 from scipy import stats
 
-from experiments.shared.private_many import fit_private_many
 from tangent_jax.audit.audit import before_rounding, canary_scores, run_openly
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.ledger import Ledger
@@ -44,7 +43,6 @@ from tangent_jax.privacy.mechanism import CLIP_NORMS, Mechanism, Spent, make_mec
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.objective import make_objective
-from tangent_jax.train.optimizers import momentum
 
 RARE, N = 1e-6, 20_000
 CE = make_objective("ce", penalty=0.0)
@@ -352,13 +350,6 @@ def test_an_account_without_the_field_is_gaussian():
     assert old.mechanism.noise == "gaussian"
     with pytest.raises(InputError, match="gaussian or discrete"):
         as_account({"mechanism": fields | {"noise": "laplace"}, "steps_paid": 5, "private": True})
-
-
-def test_discrete_models_at_once_are_single_ones():
-    options = {"seeds": [4], "mechanisms": [MECHANISM], "optimizers": [momentum(0.1)], "start": START}
-    together = fit_private_many([two_leaves], Batches(X, Y, batch_size=16), **options)[0].dw
-    alone = train_discrete(seed=4, optimizer=momentum(0.1)).dw
-    assert_rel_close(together, jax.tree.map(np.asarray, alone))
 
 
 # The account

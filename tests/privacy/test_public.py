@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from helpers import MODERN, assert_rel_close, images, private_task, scale_accepted, small, tree_normal
 
-from experiments.shared.private_many import fit_private_many
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export
@@ -231,17 +230,6 @@ def test_noise_is_scaled_in_whitened_coordinates():
         assert not scale_accepted(draws, scale * 2 / 3)
         assert not scale_accepted(draws, scale * 3 / 2)
     assert not scale_accepted(kernels, scale)
-
-
-def test_whitened_models_at_once_are_single_ones():
-    _, own, _, x, y = task("head", 1)
-    data = dataclasses.replace(of(x, "private"), targets=np.asarray(y))
-    other = whiten(task("head", 1)[0], public_of(x, 3), of(x, "private"))
-    settings = {"mechanisms": [ONE_STEP] * 2, "optimizers": [momentum(0.1)] * 2, "seeds": [1, 2]}
-    several = fit_private_many([own, other], data, **settings)
-    for predict, seed, dw in zip([own, other], [1, 2], (fitted.dw for fitted in several), strict=True):
-        alone = fit_private(predict, data, mechanism=ONE_STEP, optimizer=momentum(0.1), seed=seed)
-        assert_rel_close(dw, jax.tree.map(np.asarray, alone.dw))
 
 
 def test_other_public_images_are_another_run(tmp_path):
