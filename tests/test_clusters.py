@@ -21,7 +21,7 @@ import pytest
 import run_binary
 import slurm
 import yaml
-from helpers import content_of_stores
+from helpers import content_of_stores, in_long
 from photos import photographs
 from run_binary import ROOT, output
 from safetensors.numpy import load_file
@@ -185,7 +185,7 @@ def ended(*processes):
             process.kill()
 
 
-@pytest.mark.parametrize("path", [FILES / "private.yaml", FILES / "compose.yaml", *MADE], ids=str)
+@pytest.mark.parametrize("path", [FILES / "private.yaml", *in_long(FILES / "compose.yaml", *MADE)], ids=str)
 def test_pod_without_data_ends_the_job(path, tmp_path):
     alone = {"PROCESSES": "1", "COORDINATOR": f"127.0.0.1:{slurm.free_port()}"}
     assert ended(pod(path, tmp_path, **alone)) == [1]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, normal, pictures
+from helpers import apply, assert_rel_close, normal, pictures
 from models.test_oracle import MODELS
 from safetensors.numpy import save_file
 
@@ -33,18 +33,18 @@ def test_statistics_are_never_trained(x64):
     x = normal(3, (2, *model.input_shape(0)))
     for name in ("mean", "var"):
         moved = {**w, "stem_norm": {**w["stem_norm"], name: w["stem_norm"][name] + 0.5}}
-        assert np.abs(model.apply(moved, x) - model.apply(w, x)).max() > 1e-3
+        assert np.abs(apply(model, moved, x) - apply(model, w, x)).max() > 1e-3
 
 
 def test_training_uses_batch_statistics(x64):
     model, w = MODELS["basic"]()
     x = normal(3, (4, *model.input_shape(0)))
-    logits, seen = model.in_training(w, x)
+    logits, seen = jax.jit(model.in_training)(w, x)
     flat = trees.leaves(w)
     for norm, (mean, var) in seen.items():
         flat |= {f"{norm}/mean": mean, f"{norm}/var": var}
     assert len(seen) == sum(path.endswith("/mean") for path in flat)
-    assert_rel_close(model.apply(trees.nest(flat), x), logits)
+    assert_rel_close(apply(model, trees.nest(flat), x), logits)
 
 
 def test_both_relus_of_a_block_are_leaky(x64):
@@ -63,7 +63,7 @@ def test_both_relus_of_a_block_are_leaky(x64):
 
     want = leaky(x + convolved(leaky(convolved(x, 1)), 2))
     assert float(want.min()) < 0
-    assert_rel_close(model.apply(w, x, 2, 3), want)
+    assert_rel_close(apply(model, w, x, 2, 3), want)
 
 
 @pytest.mark.parametrize("name", ["resnet", "basic"])
@@ -169,7 +169,7 @@ def test_features_are_cached_at_any_stage(tmp_path):
     found = Pretrained(model, initial_weights(model, jax.random.key(0)), "here")
     whole = tangent(found, kind="everything")
     images = found.model.preprocessing.normalize(extract(whole, pictures(4), Cache(tmp_path)).inputs[:])
-    want = found.model.apply(found.w, images)
+    want = apply(found.model, found.w, images)
     for blocks in (2, 1, 0):
         predict = tangent(found, blocks)
         data = extract(predict, pictures(4), Cache(tmp_path))

@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers import TOLERANCE, assert_rel_close, images, normal, small
+from helpers import TOLERANCE, apply, assert_rel_close, images, normal, small
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
@@ -50,9 +50,9 @@ def test_weights_in_bfloat16_compute_in_it():
 def test_class_token_is_replaced_at_block(x64):
     model, w = small(2)
     moved, w2 = model.replace(class_token_at=1), {**w, "new_class_token": w["class_token"] * 3}
-    x = model.apply(w, images(), 0, 2)
+    x = apply(model, w, images(), 0, 2)
     x = x.at[:, :2].set(one_query_input(model.config, w2["new_class_token"][None, None])[0])
-    assert_rel_close(moved.apply(w2, images()), model.apply(w, x, 2))
+    assert_rel_close(apply(moved, w2, images()), apply(model, w, x, 2))
 
 
 def test_headless_model_returns_features(x64):
