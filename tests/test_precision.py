@@ -262,7 +262,7 @@ def test_f64_expansion_ignores_f32_precision():
 
 
 def test_f64_rows_ignore_f32_precision():
-    predict, _, x, _ = private_task("head", 1)
+    predict, _, x, _ = private_task("blocks", 1)
     fine = jacobian_rows(predict, x).gram()
     with jax.default_matmul_precision("BF16_BF16_F32"):
         np.testing.assert_array_equal(jacobian_rows(predict, x).gram(), fine)

@@ -21,7 +21,7 @@ from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import vit_config
 from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.pretrained.config_fields import HARMLESS, WITHOUT_EFFECT
+from tangent_jax.pretrained.config_fields import WITHOUT_EFFECT
 from tangent_jax.pretrained.left_out import KINDS, left_out
 from tangent_jax.pretrained.load import load
 from tangent_jax.store.provenance import Provenance, make_provenance
@@ -207,7 +207,27 @@ def test_blocks_in_one_of_two_depths_are_refused(tmp_path):
 # Fields of config.json
 
 
-OLD = [*sorted(HARMLESS), "pruned_heads", "_name_or_path", "_attn_implementation", "transformers.js_config"]
+OLD_TEXT = """
+add_cross_attention architectures bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
+cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample early_stopping
+encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id
+forced_eos_token_id id2label is_decoder is_encoder_decoder label2id length_penalty max_length min_length
+no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
+output_scores pad_token_id prefix problem_type pruned_heads remove_invalid_values repetition_penalty return_dict
+return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss
+tie_encoder_decoder tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript transformers_version
+typical_p use_bfloat16 xla_device output_past use_return_dict gradient_checkpointing use_cache dtype _name_or_path
+_commit_hash _attn_implementation _attn_implementation_autoset _attn_implementation_internal _from_auto _class_name
+_diffusers_version transformers.js_config attention_probs_dropout_prob hidden_dropout_prob attention_dropout dropout
+classifier_dropout layerdrop drop_path_rate initializer_range initializer_factor encoder_stride pooler_act
+pooler_output_size qkv_bias mlp_ratio num_channels layerscale_value use_mask_token apply_layernorm
+reshape_hidden_states out_features out_indices stage_names num_labels vocab_size license tags language label_smoothing
+loss_type semantic_loss_ignore_index logit_scale_init_value is_composition sub_configs base_config_key attribute_map
+has_no_defaults_at_init _auto_class transformers_weights custom_pipelines keys_to_ignore_at_inference
+base_model_tp_plan eos_token_ids
+"""
+OLD = OLD_TEXT.split()
+"""Fields that config.json of Vision Transformers has, of transformers 4.0 to 5.24."""
 CHANGING_TEXT = """
 quantization_config auto_map use_relative_position_bias use_absolute_position_embeddings use_mean_pooling
 attention_type window_size rms_norm_eps norm_type use_abs_pos interpolate_offset backbone_config parallel_attention
