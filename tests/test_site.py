@@ -61,7 +61,7 @@ def test_every_public_name_is_on_one_page():
         assert len(entries) == len(values)
 
 
-def test_equations_are_literal_and_signs_are_escaped():
+def test_equations_are_literal_signs_escaped():
     assert reference.marked(EXAMPLE) == MARKED
 
 

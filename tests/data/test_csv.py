@@ -7,7 +7,7 @@ from photos import write
 from tangent_jax.data.registry import open_dataset
 
 
-def test_the_columns_of_a_csv_are_chosen_and_one_split_is_divided(tmp_path):
+def test_csv_columns_are_chosen(tmp_path):
     (tmp_path / "a").mkdir()
     for i in range(30):
         (tmp_path / f"a/{i}.png").write_bytes(b"photo %d" % i)
@@ -41,13 +41,13 @@ def sizes(dataset):
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize(("sep", "said"), [(",", None), (";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
-def test_the_separator_is_found_by_the_header_and_said(tmp_path, sep, said, encoding):
+def test_separator_is_found_by_header(tmp_path, sep, said, encoding):
     dataset = open_dataset(listing(tmp_path, table(sep), encoding=encoding))
     assert (dataset.classes, sizes(dataset)) == (("x", "y"), {"train": 4, "test": 2})
     assert dataset.remarks == (() if said is None else (f"the columns of l.csv are divided by {said}",))
 
 
-def test_a_separator_is_stated_by_excels_first_line_or_chosen(tmp_path):
+def test_separator_is_stated_or_chosen(tmp_path):
     assert open_dataset(listing(tmp_path, "sep=;\r\n" + table(";").replace("\n", "\r\n"))).classes == ("x", "y")
     spec = listing(
         tmp_path,
@@ -65,12 +65,12 @@ def test_a_separator_is_stated_by_excels_first_line_or_chosen(tmp_path):
     refused(f"{spec}?sep=ab", "sep must be one character")
 
 
-def test_text_of_another_encoding_says_how_to_save_it(tmp_path):
+def test_other_encoding_says_how_to_save(tmp_path):
     refused(listing(tmp_path, table().replace("x", "\xe9"), encoding="cp1252"), r"\(in Excel: CSV UTF-8\)")
     refused(listing(tmp_path, table(), encoding="utf-16-le"), r"UTF-16 with its mark")
 
 
-def test_columns_without_a_name_and_lines_without_text_are_not_read(tmp_path):
+def test_blank_columns_and_lines_are_not_read(tmp_path):
     rows = [f"{i},a/{i}.png,{'xy'[i % 2]},train,," for i in range(6)]
     rows[-1] = rows[-1].replace("train", "test")
     spec = listing(tmp_path, table(header=",path,label,split,,", rows=[*rows, ",,,,,", ""]))
@@ -89,7 +89,7 @@ def test_columns_without_a_name_and_lines_without_text_are_not_read(tmp_path):
 # Paths
 
 
-def test_paths_of_windows_and_of_other_spellings_are_found_and_said(tmp_path):
+def test_windows_paths_are_found(tmp_path):
     rows = ["a\\0.png,x,train", "A\\1.PNG,y,train", "a/caf\u00e9.png,x,test", "a/3.png,y,test"]
     names = ["a/0.png", "a/1.png", "a/cafe\u0301.png", "a/3.png"]
     dataset = open_dataset(listing(tmp_path, table(rows=rows), *names))
@@ -108,7 +108,7 @@ def test_a_missing_image_is_named_with_its_remedy(tmp_path, path):
     refused(spec, r"1 of 2 images of .* are missing, such as .*: write paths from the folder of l.csv, or of \?folder=")
 
 
-def test_paths_may_begin_in_a_folder_beside_the_file(tmp_path):
+def test_paths_may_begin_beside_file(tmp_path):
     rows = ["0.png,x,train", "1.png,y,train", "2.png,x,test", "3.png,y,test"]
     spec = listing(tmp_path, table(rows=rows), *(f"a/b/{i}.png" for i in range(4)))
     dataset = open_dataset(f"{spec}?folder=a/b/")
@@ -123,19 +123,19 @@ def test_paths_may_begin_in_a_folder_beside_the_file(tmp_path):
     ("true", "false"), [("True", "False"), ("1", "0"), ("yes", "no"), ("TRUE", "FALSE"), ("1.0", "0.0")]
 )
 @pytest.mark.parametrize(("column", "split"), [("is_valid", "validation"), ("is_test", "test")])
-def test_a_column_of_truth_values_says_the_split_by_its_name(tmp_path, column, split, true, false):
+def test_boolean_column_says_split(tmp_path, column, split, true, false):
     rows = [f"a/{i}.png,{'xy'[i % 2]},{true if i > 3 else false}" for i in range(6)]
     spec = listing(tmp_path, table(header=f"path,label,{column}", rows=rows))
     assert sizes(open_dataset(f"{spec}?split={column}")) == {"train": 4, split: 2}
 
 
-def test_a_column_that_seems_to_say_the_split_and_is_not_read_is_named(tmp_path):
+def test_unread_split_column_is_named(tmp_path):
     rows = [f"a/{i}.png,{'xy'[i % 2]},{i > 20}" for i in range(30)]
     spec = listing(tmp_path, table(header="path,label,is_valid", rows=rows), *(f"a/{i}.png" for i in range(30)))
     assert any("?split=is_valid reads it" in line for line in open_dataset(spec).remarks)
 
 
-def test_a_column_of_splits_whose_meaning_is_not_said_is_refused(tmp_path):
+def test_unclear_split_column_is_refused(tmp_path):
     rows = [f"a/{i}.png,{'xy'[i % 2]},{i % 2}" for i in range(6)]
     refused(
         f"{listing(tmp_path, table(header='path,label,fold', rows=rows))}?split=fold",
@@ -153,12 +153,12 @@ def test_a_column_of_splits_whose_meaning_is_not_said_is_refused(tmp_path):
 # Labels
 
 
-def test_a_one_hot_table_is_refused_with_a_line_of_pandas_that_mends_it(tmp_path):
+def test_one_hot_table_is_refused_with_remedy(tmp_path):
     spec = listing(tmp_path, "path,MEL,NV,AK,is_valid\na/0.png,1.0,False,0,True\na/1.png,0.0,True,0,False")
     refused(spec, r"MEL, NV, AK are one-hot. In pandas: table\['label'\] = table.loc\[:, 'MEL':'AK'\].idxmax\(axis=1\)")
 
 
-def test_class_indices_with_decimal_commas_are_class_indices(tmp_path):
+def test_decimal_commas_are_class_indices(tmp_path):
     rows = [f"a/{i}.png;{10 * (i % 2)},0;{'test' if i > 3 else 'train'}" for i in range(6)]
     assert open_dataset(listing(tmp_path, table(header="path;label;split", rows=rows))).classes == ("0", "10")
 
@@ -167,7 +167,7 @@ def test_class_indices_with_decimal_commas_are_class_indices(tmp_path):
     ("row", "header"),
     [("a/{}.png,{}", "path,label"), ("{1};a/{0}.png;0.5", "label;path;column3"), ("{1}\ta/{0}.PNG", "label\tpath")],
 )
-def test_a_csv_without_a_header_is_read_with_the_line_that_its_refusal_writes(tmp_path, row, header):
+def test_csv_without_header_follows_its_remedy(tmp_path, row, header):
     text = "\n".join(row.format(i, "xy"[i % 2]) for i in range(6))
     spec = listing(tmp_path, text)
     refused(spec, "it is a row, '.*'. Write a line of names before it: path above the paths, label above")
@@ -181,7 +181,7 @@ def test_urls_in_the_place_of_paths_are_named(tmp_path, start):
 
 
 @pytest.mark.parametrize(("stray", "row"), [("01", 4), ("-2", 4), ("cat", 4), ("1.5", 4)])
-def test_one_stray_label_does_not_turn_class_indices_into_names(tmp_path, stray, row):
+def test_stray_label_keeps_class_indices(tmp_path, stray, row):
     """The classes were 1, 10, 2 in that order."""
     labels = ["0", "1", stray, "2", "10", "-1", "", "1.0", *["0", "1", "2", "10"] * 8]
     names = [f"{i}.png" for i in range(len(labels))]
@@ -192,7 +192,7 @@ def test_one_stray_label_does_not_turn_class_indices_into_names(tmp_path, stray,
     refused(listing(tmp_path, "path,label\n0.png,a\n1.png,-1\n2.png,b", *names), "line 3 in .* is '-1': a class index")
 
 
-def test_a_class_named_none_is_one_only_if_a_list_names_it(tmp_path):
+def test_class_named_none_needs_a_list(tmp_path):
     labels = ["cat", "None", "dog", "nan", "cat", "dog"]
     rows = [f"a/{i}.png,{label},{'train' if i < 4 else 'test'}" for i, label in enumerate(labels)]
     dataset = open_dataset(listing(tmp_path, table(rows=rows)))
@@ -219,5 +219,5 @@ def test_a_class_named_none_is_one_only_if_a_list_names_it(tmp_path):
         ("path,label\n0.png,nan\n0.png,", "a row of .* must have a label; none of its 2 rows has one; left out 2 of 2"),
     ],
 )
-def test_a_csv_that_is_no_list_of_images_is_one_line(tmp_path, text, match):
+def test_csv_without_images_is_refused(tmp_path, text, match):
     refused(listing(tmp_path, text, "0.png"), match)

@@ -36,7 +36,7 @@ def test_a_photograph_is_turned_upright(orientation, kind):
     assert np.abs(got.astype(int) - upright).mean() < 8  # JPEG's own error
 
 
-def test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly():
+def test_picture_covers_crop_or_is_exact():
     """A red left half, a blue right one, 40 pixels wide and 20 high."""
     picture = np.zeros((20, 40, 3), np.uint8)
     picture[:, :20, 0] = picture[:, 20:, 2] = 255
@@ -61,7 +61,7 @@ def test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly():
         Preprocessing(resize="squash")
 
 
-def test_what_is_transparent_is_white_not_what_it_hid():
+def test_transparent_is_white():
     hidden = Image.new("RGBA", (9, 9), (255, 0, 0, 0))
     half = Image.new("LA", (9, 9), (0, 128))
     palette = Image.new("P", (9, 9))
@@ -72,12 +72,12 @@ def test_what_is_transparent_is_white_not_what_it_hid():
 
 
 @pytest.mark.parametrize("size", [(60000, 1), (1, 60000), (10000, 8940)])
-def test_an_image_too_large_is_refused_before_it_is_decoded(size):
+def test_too_large_image_is_refused_undecoded(size):
     with pytest.raises(InputError, match="at most 89,000,000 pixels"):
         decode(encoded(Image.new("1", size)), "bomb.png", 224, Preprocessing())
 
 
-def test_preprocessing_that_no_model_has_is_refused():
+def test_impossible_preprocessing_is_refused():
     for changes, match in [
         ({"std": (0.0, 1.0, 1.0)}, "std must be three numbers above 0"),
         ({"mean": (0.5,)}, "mean must be three numbers"),
@@ -88,7 +88,7 @@ def test_preprocessing_that_no_model_has_is_refused():
             Preprocessing(**changes)
 
 
-def test_the_defaults_are_augregs_and_each_filter_is_its_own():
+def test_defaults_are_augregs():
     assert Preprocessing() == Preprocessing((0.5,) * 3, (0.5,) * 3, 0.9, "bicubic")
     noise = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)))
     for name, kind in (("bicubic", Image.Resampling.BICUBIC), ("bilinear", Image.Resampling.BILINEAR)):
@@ -99,7 +99,7 @@ def test_the_defaults_are_augregs_and_each_filter_is_its_own():
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
-def test_the_width_is_resized_first_with_every_pillow(interpolation):
+def test_width_is_resized_first(interpolation):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (400, 60, 3), np.uint8))
     kind = Image.Resampling[interpolation.upper()]
     rows = [noise.crop((0, y, 60, y + 1)).resize((50, 1), kind) for y in range(400)]
@@ -108,7 +108,7 @@ def test_the_width_is_resized_first_with_every_pillow(interpolation):
     assert (decode(encoded(noise), "", 50, squash) == np.asarray(want)).all()
 
 
-def test_a_format_that_is_not_supported_starts_no_decoder(monkeypatch):
+def test_unsupported_format_starts_no_decoder(monkeypatch):
     """EPS reaches Ghostscript, whatever the file is called."""
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("a program ran"))
     content = encoded(Image.new("RGB", (16, 16)), "EPS")

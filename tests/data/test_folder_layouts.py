@@ -16,7 +16,7 @@ from tangent_jax.data.sources import Examples
 
 
 @pytest.mark.parametrize(("name", "files", "outcome"), FOLDER_LAYOUTS, ids=[row[0] for row in FOLDER_LAYOUTS])
-def test_a_layout_in_a_zip_opens_as_it_is_meant_or_is_refused(tmp_path, name, files, outcome):
+def test_zip_layout_opens_or_is_refused(tmp_path, name, files, outcome):
     """As folders, test_compatibility.py opens them."""
     place = as_zip(tmp_path / "set.zip", {file: picture() for file in files})
     if isinstance(outcome, str):
@@ -34,7 +34,7 @@ def test_a_class_may_have_the_name_of_a_split(tmp_path):
     assert open_dataset(f"folder:{tmp_path}").classes == ("bus", "car", "train")
 
 
-def test_a_copy_of_the_tree_inside_itself_is_left_out(tmp_path):
+def test_tree_inside_itself_is_left_out(tmp_path):
     write(tmp_path, *(f"{root}{name}/{i}.png" for root in ("", "brain/") for name in ("yes", "no") for i in range(12)))
     dataset = open_dataset(f"folder:{tmp_path}")
     assert dataset.classes == ("no", "yes")
@@ -42,7 +42,7 @@ def test_a_copy_of_the_tree_inside_itself_is_left_out(tmp_path):
     assert "left out 24 images of brain" in "\n".join(dataset.remarks)
 
 
-def test_folders_of_splits_are_named_in_the_specification(tmp_path):
+def test_split_folders_are_named_in_specification(tmp_path):
     write(tmp_path, *both("part1/", "part2/"))
     dataset = open_dataset(f"folder:{tmp_path}?train=part1&test=part2")
     assert dataset.test.names == ("part2/cat/1.png", "part2/dog/1.png")
@@ -50,7 +50,7 @@ def test_folders_of_splits_are_named_in_the_specification(tmp_path):
         open_dataset(f"folder:{tmp_path}?train=part1&test=part3")
 
 
-def test_folders_of_the_same_names_are_classes_if_the_caller_says_so(tmp_path):
+def test_caller_makes_same_names_classes(tmp_path):
     """Each remedy of the refusal opens as it is written."""
     write(tmp_path, *(f"w/{name}/{year}/{i}.png" for name in ("cat", "dog") for year in (2022, 2023) for i in range(9)))
     with pytest.raises(InputError) as error:
@@ -95,7 +95,7 @@ def test_splits_may_be_in_several_places(tmp_path, monkeypatch, kind):
         ("{root}?train=a&folders=classes", "PATH.folders=classes or PATH.train=FOLDER"),
     ],
 )
-def test_folders_of_splits_that_cannot_be_are_refused(tmp_path, question, words):
+def test_impossible_split_folders_are_refused(tmp_path, question, words):
     write(tmp_path, *both("a/", "a/b/", "s/train/", "s/test/"))
     with pytest.raises(InputError, match=words):
         open_dataset(f"folder:{question.format(root=tmp_path)}")
@@ -122,7 +122,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("kind", ["folder", "zip"])
 @pytest.mark.parametrize("root", ["", "train/"])
-def test_files_that_programs_add_are_left_out_and_the_program_is_said(tmp_path, kind, root):
+def test_files_of_programs_are_left_out(tmp_path, kind, root):
     tests = both("test/") if root else []
     names = [*both(root), *(f"{root}{name}" for name in FOREIGN), *tests]
     if kind == "folder":
@@ -138,7 +138,7 @@ def test_files_that_programs_add_are_left_out_and_the_program_is_said(tmp_path, 
         assert f"left out {count} {files}: {why}, such as" in "\n".join(dataset.remarks)
 
 
-def test_a_class_of_placeholders_is_refused_with_the_cause(tmp_path):
+def test_class_of_placeholders_is_refused(tmp_path):
     write(tmp_path, *both("train/", "test/"), "train/hat/.1.jpg.icloud", "train/hat/.2.jpg.icloud", "test/hat/1.png")
     with pytest.raises(InputError, match=r"none of hat.*; left out 2 of 2 files of hat: placeholders of iCloud"):
         open_dataset(f"folder:{tmp_path}")
@@ -153,7 +153,7 @@ def test_a_class_of_one_image_is_trained_on():
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), min_size=1, max_size=30))
-def test_every_class_trains_and_an_image_is_test_if_a_class_has_two(images):
+def test_every_class_trains_in_division(images):
     """Copies of an image in one class are all test or all train."""
     labels = np.array([label for label, _ in images], np.int32)
     contents = [f"{content}".encode() for _, content in images]
@@ -191,7 +191,7 @@ def test_names_of_foreign_zips_are_read(tmp_path, oddity):
     assert dataset.train.read(1)
 
 
-def test_class_names_that_differ_in_case_are_said_or_refused(tmp_path):
+def test_case_twins_of_classes_are_said(tmp_path):
     write(tmp_path, *both("train/", "test/", classes=("cat", "Cat")))
     assert "cat differ in letter case, spaces or hyphens alone: they are two classes" in "\n".join(
         open_dataset(f"folder:{tmp_path}").remarks

@@ -28,7 +28,7 @@ def test_capital_letters_and_val_name_splits(tmp_path):
     }  # fmt: skip
 
 
-def test_a_folder_of_test_images_alone_is_not_trained_on(tmp_path):
+def test_test_images_alone_do_not_train(tmp_path):
     write(tmp_path, "test/a/1.png", "test/b/1.png")
     with pytest.raises(InputError, match="must have a train split; it has test: name the training images train"):
         opened(tmp_path)
@@ -51,7 +51,7 @@ def test_what_is_left_out_is_said(tmp_path):
         assert words in said, said
 
 
-def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
+def test_links_are_followed_but_no_circle(tmp_path):
     write(tmp_path, "elsewhere/1.png", "data/train/a/1.png", "data/test/a/2.png", "apart/b/3.png")
     (tmp_path / "data/train/b").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data/validation").symlink_to(tmp_path / "apart")
@@ -64,7 +64,7 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
     assert "a link that leads in a circle" in "\n".join(dataset.remarks)
 
 
-def test_copies_of_one_image_are_counted_once_and_said(tmp_path):
+def test_copies_are_counted_once(tmp_path):
     write(tmp_path, *PLAIN)
     for copy in ("train/a/copy.png", "train/b/copy.png", "test/a/copy.png"):
         (tmp_path / copy).write_bytes((tmp_path / "train/a/0.png").read_bytes())
@@ -108,7 +108,7 @@ def damaged(path, how):
 
 
 @pytest.mark.parametrize("how", ["encrypted", "deflate64", "damaged", "flipped"])
-def test_a_member_that_cannot_be_read_is_one_line_when_it_is_read(tmp_path, how):
+def test_unreadable_member_is_told_when_read(tmp_path, how):
     dataset = opened(damaged(tmp_path / "d.zip", how))
     assert len(dataset.train.identifiers()) == 4  # told apart from readable ones, by its name
     with pytest.raises(InputError, match=r"train/a/0\.png in .* must be readable|0\.png of .* method 9") as error:
@@ -117,7 +117,7 @@ def test_a_member_that_cannot_be_read_is_one_line_when_it_is_read(tmp_path, how)
     assert dataset.train.read(1)
 
 
-def test_a_member_that_declares_more_than_an_image_has_is_refused_before_it_is_read(tmp_path, monkeypatch):
+def test_oversized_member_is_refused_unread(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "MOST_BYTES", 10)
     dataset = opened(as_zip(tmp_path / "z.zip", {name: picture() for name in PLAIN}))
     with pytest.raises(InputError, match="an image must have at most"):
@@ -146,7 +146,7 @@ MANIFESTS = {
 
 
 @pytest.mark.parametrize("how", MANIFESTS)
-def test_a_malformed_manifest_is_one_line_that_names_the_field(tmp_path, how):
+def test_malformed_manifest_names_its_field(tmp_path, how):
     content, match = MANIFESTS[how]
     path = as_zip(tmp_path / "m.zip", {"a.png": picture(), "manifest.json": json.dumps(content)})
     with pytest.raises(InputError, match=match) as error:
@@ -161,14 +161,14 @@ def test_a_manifest_that_is_no_json_is_one_line(tmp_path, content):
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "not json", json.dumps({"name": "a web app", "icons": []})])
-def test_another_programs_manifest_in_a_folder_is_not_read_as_ours(tmp_path, content):
+def test_foreign_manifest_is_not_ours(tmp_path, content):
     write(tmp_path, *PLAIN)
     (tmp_path / "manifest.json").write_text(content)
     assert opened(tmp_path).classes == ("a", "b")
 
 
 @pytest.mark.parametrize("spec", ["folder:~no_such_user/x", "folder:a\0b"])
-def test_a_specification_that_is_no_path_is_one_line(spec):
+def test_specification_without_path_is_refused(spec):
     with pytest.raises(InputError, match=" must be "):
         open_dataset(spec)
 
@@ -184,14 +184,14 @@ def test_a_specification_that_is_no_path_is_one_line(spec):
         (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_no_zip_is_named_by_its_content(tmp_path, content, match):
+def test_file_that_is_no_zip_is_named(tmp_path, content, match):
     (tmp_path / "data").write_bytes(content)
     with pytest.raises(InputError, match=match):
         open_dataset(f"folder:{tmp_path / 'data'}")
 
 
 @pytest.mark.parametrize("method", [9, 96, 77])
-def test_a_zip_of_another_compression_is_named_with_its_method(tmp_path, method):
+def test_zip_compression_is_named(tmp_path, method):
     path = as_zip(tmp_path / "set.zip", {"cat/1.png": picture(), "dog/1.png": picture()})
     content = path.read_bytes()
     entry = b"PK\x01\x02" + content[content.index(b"PK\x01\x02") + 4 :][:6]  # the method follows in the list

@@ -150,7 +150,7 @@ def palette(value):
     return [value if i == 1 else 0 for _ in range(3) for i in range(256)]
 
 
-def test_the_colours_of_a_tiffs_palette_have_16_bits_or_all_of_them_8():
+def test_tiff_palette_has_16_or_8_bits():
     pixels = packed(1, 8)
     for white in (65535, 255):
         assert levels(tiff({"pixels": pixels, 262: 3, 320: palette(white)})) == [255] * 3
@@ -164,7 +164,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("bits", "colours", "value"), KEYS)
-def test_the_transparent_colour_of_a_png_is_white_and_no_other_colour_is(bits, colours, value):
+def test_png_transparent_colour_is_white(bits, colours, value):
     samples = 3 if colours else 1
     key = struct.pack(">H", value) * samples
     near = value ^ 1  # of the same upper byte
@@ -173,7 +173,7 @@ def test_the_transparent_colour_of_a_png_is_white_and_no_other_colour_is(bits, c
     assert np.abs(np.array(got) - 255 * near / (2**bits - 1)).max() <= 1
 
 
-def test_transparency_of_16_bits_and_of_palettes_is_shown_on_white():
+def test_transparency_is_shown_on_white():
     clear = np.zeros((SIDE, SIDE, 2), ">u2")
     half = np.full((SIDE, SIDE, 4), [0, 0, 0, 32768], ">u2")
     assert levels(png(16, 4, clear.tobytes())) == [255] * 3
@@ -184,7 +184,7 @@ def test_transparency_of_16_bits_and_of_palettes_is_shown_on_white():
     assert levels(png(2, 3, packed(1, 2), *chunks)) == [255] * 3
 
 
-def test_alpha_of_a_tiff_is_multiplied_in_or_not_as_it_says():
+def test_tiff_alpha_is_premultiplied_as_said():
     pixels = bytes([128, 0, 0, 128]) * SIDE**2
     for extra, want in ((1, [255, 127, 127]), (2, [191, 127, 127]), (0, [128, 0, 0])):
         page = {"pixels": pixels, 258: [8] * 4, 262: 2, 277: 4, 338: [extra]}
@@ -198,7 +198,7 @@ TAGS = [{284: planes, 259: packing} for planes in (1, 2) for packing in (1, 8)] 
 
 @pytest.mark.parametrize("pages", [[LARGE], [SMALL], [LARGE, SMALL], [{**LARGE, "inner": SMALL}],
                                    [LARGE, {**SMALL, 254: 4}]])  # fmt: skip
-def test_a_preview_or_mask_of_a_tiffs_picture_is_no_second_one(pages):
+def test_tiff_preview_is_no_second_picture(pages):
     assert levels(tiff(*pages)) == [200 if pages[0] is not SMALL else 50] * 3
 
 
@@ -236,7 +236,7 @@ def test_a_preview_or_mask_of_a_tiffs_picture_is_no_second_one(pages):
         (png(8, 0, packed(5, 8))[:45], "must be a whole PNG picture"),
     ],
 )
-def test_what_is_no_picture_of_known_numbers_is_refused_by_its_cause(content, cause, capfd):
+def test_unknown_numbers_are_refused_by_cause(content, cause, capfd):
     with pytest.raises(InputError, match=f"^photo .*{cause}"):
         decode(content, "photo", SIDE, EXACT)
     assert not capfd.readouterr().err
@@ -257,7 +257,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("content", "name"), OTHERS, ids=[name for _, name in OTHERS])
-def test_a_file_of_another_kind_is_refused_by_the_name_of_that_kind(content, name):
+def test_other_file_kind_is_named(content, name):
     for read in (lambda: decode(content, "cat.jpg", SIDE, EXACT), lambda: size_of(content, "cat.jpg")):
         with pytest.raises(InputError, match=rf"^cat.jpg must be a picture .*it is .*{re.escape(name)}.*Save it as"):
             read()
@@ -285,13 +285,13 @@ def test_brands_tell_heic_from_avif_and_films(content, kind):
     assert format_of(content) == kind
 
 
-def test_heic_is_named_with_its_package_whatever_its_suffix(monkeypatch):
+def test_heic_is_named_with_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with pytest.raises(InputError, match=r"^hat/1.jpg is a HEIC photograph.*pip install pillow-heif"):
         decode(HEIC, "hat/1.jpg", SIDE, EXACT)
 
 
-def test_heic_is_opened_by_its_package_and_nothing_is_registered(monkeypatch):
+def test_heic_opens_without_registering(monkeypatch):
     def open_it(file):
         assert file.read() == HEIC
         return Image.new("RGB", (SIDE, SIDE), (1, 2, 3))
@@ -315,13 +315,13 @@ def test_a_heic_photograph_is_turned_once(orientation):
     assert np.abs(got.astype(int) - upright).mean() < 8
 
 
-def test_avif_names_the_pillow_that_does_not_read_it(monkeypatch):
+def test_avif_names_the_pillow_it_needs(monkeypatch):
     monkeypatch.setattr(features, "check", lambda name: False)
     with pytest.raises(InputError, match=r"^photo is AVIF, which this build of Pillow .* does not read"):
         decode(boxes(b"avif", b"mif1"), "photo", SIDE, EXACT)
 
 
-def test_a_photograph_of_200_megapixels_is_read_where_the_limit_is_raised(monkeypatch):
+def test_raised_limit_reads_200_megapixels(monkeypatch):
     content = encoded(Image.new("1", (16320, 12240), 1), "PNG")
     with pytest.raises(InputError, match=r"at most 89,000,000 pixels.* it has 16320 x 12240.* most_pixels"):
         decode(content, "photo", SIDE, EXACT)
@@ -374,7 +374,7 @@ def test_no_warning_of_a_decoder_reaches_the_user(kind, action, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_every_decoder_is_the_one_of_its_name_and_the_suffixes_are_theirs():
+def test_decoders_and_suffixes_match():
     assert {decoder.format.upper() for decoder in DECODERS.values()} == {kind.upper() for kind in DECODERS}
     assert DECODERS["JPEG"] is JpegImagePlugin.JpegImageFile  # not its factory, which looks for further pictures
     assert {".heic", ".heif", ".avif", ".pgm", ".pbm", ".pnm", ".jpe"} < {*SUFFIXES}
@@ -456,7 +456,7 @@ def rows_of_the_page():
 
 
 @pytest.mark.parametrize(("row", "case"), [*zip(rows_of_the_page(), PAGE, strict=True)])
-def test_the_page_says_what_is_read_and_how_others_are_refused(row, case, monkeypatch):
+def test_page_lists_formats_and_refusals(row, case, monkeypatch):
     assert tuple(row[:2]) == case[:2]
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     for content in case[2]:

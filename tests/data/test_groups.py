@@ -34,7 +34,7 @@ def test_groups_change_nothing_else(tmp_path, name):
 
 @pytest.mark.parametrize("kind", ["folder", "places"])
 @pytest.mark.parametrize("pattern", ["[^/]+/[0-9]+_", r"([ab]/\d+)_\d+\.png$", "(?:a|b)/.+?_"])
-def test_a_pattern_groups_training_images_and_changes_nothing_else(tmp_path, kind, pattern):
+def test_pattern_groups_training_images(tmp_path, kind, pattern):
     write(tmp_path / "set", *TRACKS)
     spec = f"folder:{tmp_path / 'set'}"
     if kind == "places":
@@ -55,7 +55,7 @@ def test_a_pattern_groups_training_images_and_changes_nothing_else(tmp_path, kin
     assert dataset.remarks == (*plain.remarks, "6 groups of 12 training images are held out whole")
 
 
-def test_a_pattern_that_leaves_images_out_or_is_none_is_refused(tmp_path):
+def test_pattern_without_match_is_refused(tmp_path):
     write(tmp_path, *TRACKS, "train/a/alone.png")
     spec = f"folder:{tmp_path}"
     refused(f"{spec}?group=[0-9]+_", "a group; it gives none to 1 of 13, such as train/a/alone.png. Mend the column or")
@@ -67,14 +67,14 @@ def test_a_pattern_that_leaves_images_out_or_is_none_is_refused(tmp_path):
     assert open_dataset(f"{spec}?group=_|alone").train.groups.count("alone") == 1
 
 
-def test_groups_of_which_images_are_in_test_are_said(tmp_path):
+def test_groups_in_test_are_said(tmp_path):
     write(tmp_path, *(f"{c}/{t}_{f}.png" for c in "ab" for t in range(2) for f in range(20)))
     dataset = open_dataset(f"folder:{tmp_path}?group=[ab]/[0-9]+")
     assert "4 groups of train are in test too: its accuracy counts them" in dataset.remarks
     assert {*dataset.train.groups} == {"a/0", "a/1", "b/0", "b/1"}
 
 
-def test_a_column_of_a_csv_groups_its_training_rows(tmp_path):
+def test_csv_column_groups_training_rows(tmp_path):
     spec = listing(tmp_path)
     dataset = open_dataset(f"{spec}?group=patient")
     assert dataset.train.groups == ("p0",) * 4 + ("p1",) * 4
@@ -85,7 +85,7 @@ def test_a_column_of_a_csv_groups_its_training_rows(tmp_path):
     assert open_dataset(f"{listing(tmp_path, [*LINES, '10.png,,,train', '11.png,x,,test'])}?group=patient").train.groups
 
 
-def test_a_feature_of_tfds_groups_its_training_images(tmp_path):
+def test_tfds_feature_groups_training_images(tmp_path):
     place(tmp_path, "tiny/1.0.0")
     spec = f"tfds:tiny@{tmp_path}"
     assert open_dataset(f"{spec}?group=number").train.groups == tuple(5 * y for y in open_dataset(spec).train.labels)

@@ -36,7 +36,7 @@ def every(dataset):
     return {split: part.identifiers() for split, part in dataset.splits.items()}
 
 
-def test_an_image_is_read_for_its_identifier_once_until_its_file_changes(tmp_path, index, reads):
+def test_image_is_identified_once(tmp_path, index, reads):
     write(tmp_path / "d", *NAMES)
     first = every(open_dataset(f"folder:{tmp_path}/d"))
     assert sorted(reads) == sorted(NAMES)
@@ -51,7 +51,7 @@ def test_an_image_is_read_for_its_identifier_once_until_its_file_changes(tmp_pat
     assert every(open_dataset(f"folder:{tmp_path}/d")) == second
 
 
-def test_another_folder_holds_the_index_and_a_removal_reaches_it(tmp_path, index, reads):
+def test_index_in_other_folder_is_reached(tmp_path, index, reads):
     write(tmp_path / "d", *NAMES)
     folder = tmp_path / "shared"
     folder.mkdir(mode=0o755)
@@ -71,7 +71,7 @@ def test_another_folder_holds_the_index_and_a_removal_reaches_it(tmp_path, index
 
 
 @pytest.mark.parametrize("how", ["in place", "by another"])
-def test_a_file_that_is_replaced_and_looks_as_before_is_read_again(tmp_path, index, reads, how):
+def test_replaced_file_is_read_again(tmp_path, index, reads, how):
     """os.utime sets the time of the last write back, and not that of the last change."""
     write(tmp_path / "d", *NAMES)
     path = tmp_path / "d/test/a/1.png"
@@ -99,7 +99,7 @@ def test_a_file_of_this_moment_is_not_kept(tmp_path, index, monkeypatch):
     assert identifiers.file_state(tmp_path / "a.png")
 
 
-def test_an_image_that_is_not_what_was_identified_is_not_decoded(tmp_path, index):
+def test_changed_image_is_not_decoded(tmp_path, index):
     """Altered between the two, or identified by an index that is wrong."""
     write(tmp_path / "d", *NAMES)
     part = open_dataset(f"folder:{tmp_path}/d").train
@@ -117,7 +117,7 @@ def test_an_image_that_is_not_what_was_identified_is_not_decoded(tmp_path, index
 
 
 @pytest.mark.parametrize("how", ["no database", "another table", "folder", "read-only", "no home"])
-def test_without_an_index_that_works_images_are_read(tmp_path, index, reads, monkeypatch, how):
+def test_broken_index_reads_images(tmp_path, index, reads, monkeypatch, how):
     write(tmp_path / "d", *NAMES)
     index.parent.mkdir()
     if how == "no database":
@@ -136,7 +136,7 @@ def test_without_an_index_that_works_images_are_read(tmp_path, index, reads, mon
     assert len(reads) == 2 * len(NAMES)
 
 
-def test_an_image_is_read_once_to_be_identified_and_decoded(tmp_path, reads):
+def test_identify_and_decode_read_once(tmp_path, reads):
     """Also where the splits are made by content. Nothing is held that was decoded, or in another process."""
     write(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(40)))
     dataset = open_dataset(f"folder:{tmp_path}")
@@ -172,7 +172,7 @@ def test_zips_and_rows_are_known_by_their_file(tmp_path, index, monkeypatch):
         assert every(again) == first
 
 
-def test_the_headers_of_a_tar_are_read_once_until_it_changes(tmp_path, index, monkeypatch):
+def test_tar_headers_are_read_once(tmp_path, index, monkeypatch):
     def write_tar(labels):
         members = [m for i, y in enumerate(labels) for m in ((f"{i}.png", picture()), (f"{i}.cls", b"%d" % y))]
         return as_tar(tmp_path / "d/train.tar", members)
@@ -198,7 +198,7 @@ def identified(spec):
     return sorted(name for names in every(open_dataset(spec)).values() for name in names)
 
 
-def test_the_index_keeps_the_place_of_an_image_and_not_its_name(tmp_path, index):
+def test_index_holds_place_not_name(tmp_path, index):
     """Two columns of images have the same names; a row that goes renames those after it, in other files too."""
     features = {"front": IMAGE, "back": IMAGE, "label": FEATURES["label"]}
     rows = {"front": [picture() for _ in range(10)], "back": [picture() for _ in range(10)], "label": [0, 1] * 5}
@@ -215,7 +215,7 @@ def test_the_index_keeps_the_place_of_an_image_and_not_its_name(tmp_path, index)
     assert identified(f"hf:{tmp_path}/d?image=front") == sorted(map(sources.content_identifier, rows["front"][1:]))
 
 
-def test_two_images_of_a_sample_have_identifiers_of_their_own(tmp_path, index):
+def test_sample_images_have_own_identifiers(tmp_path, index):
     pictures = {(key, kind): picture() for key in range(6) for kind in ("rgb.png", "depth.png")}
     for split, keys in (("train", range(4)), ("test", range(4, 6))):
         members = [(f"{key}.{kind}", content) for (key, kind), content in pictures.items() if key in keys]
@@ -225,7 +225,7 @@ def test_two_images_of_a_sample_have_identifiers_of_their_own(tmp_path, index):
         assert identified(f"wds:{tmp_path}?image={kind}") == wanted
 
 
-def test_images_are_left_out_although_an_index_that_fails_cannot_forget_them(tmp_path, index):
+def test_failing_index_still_leaves_images_out(tmp_path, index):
     write(tmp_path / "d", *NAMES)
     index.parent.mkdir()
     index.write_bytes(b"x" * 5000)

@@ -43,7 +43,7 @@ def row(i):
 
 
 @given(st.lists(VALUES, min_size=1, max_size=8), st.sampled_from([None, ("cat", "dog"), ("0", "1", "2")]))
-def test_any_mixture_opens_or_names_the_row_and_the_value(values, classes):
+def test_mixture_opens_or_names_row(values, classes):
     said = ""
     try:
         labels = read_labels(values, classes, "set", row)
@@ -117,7 +117,7 @@ def write_column(root, values, kind, how="parquet"):
         (pa.array([3, 5, None, 3, 5, 5], pa.uint16()).dictionary_encode(), None, ("3", "5")),
     ],
 )
-def test_labels_of_every_type_of_one_value_are_read(tmp_path, values, kind, classes, how):
+def test_labels_of_every_type_are_read(tmp_path, values, kind, classes, how):
     dataset = open_dataset(write_column(tmp_path, values, kind, how))
     assert dataset.classes == classes
     assert {*dataset.train.labels.tolist()} == {*range(len(classes))}
@@ -132,7 +132,7 @@ def test_labels_of_every_type_of_one_value_are_read(tmp_path, values, kind, clas
         ([1] * 6, pa.date32(), r"label \(date32\[day\]\)"),
     ],
 )
-def test_a_column_that_does_not_fit_is_named_with_its_type(tmp_path, values, kind, match):
+def test_wrong_column_is_named_with_type(tmp_path, values, kind, match):
     spec = write_column(tmp_path, values, kind)
     refused(spec, "a column of labels, .*" + match)
     refused(f"{spec}?label=label", "the label column must hold one class index.*; label of .* holds")
@@ -154,7 +154,7 @@ def test_images_of_every_type_of_bytes_are_read(tmp_path, kind):
         assert [open_dataset(f"hf:{tmp_path / name}").train.read(i) for i in range(2)] == photos
 
 
-def test_files_of_one_data_set_may_have_several_widths_of_numbers(tmp_path):
+def test_number_widths_may_differ(tmp_path):
     """A shard of pandas has floats where one of its labels is missing."""
     photos = [picture() for _ in range(3)]
     as_parquet(tmp_path / "train-00000-of-00002.parquet", {"image": photos, "label": [0, 1, 1]}, {"image": IMAGE})
@@ -187,7 +187,7 @@ def shards(root, *names):
         ("plain/train_0.parquet", "plain/train_1.parquet", "plain/test.parquet"),
     ],
 )  # fmt: skip
-def test_shards_are_read_by_every_name_that_the_hub_has_given_them(tmp_path, names):
+def test_shard_names_of_hub_are_read(tmp_path, names):
     dataset = open_dataset(shards(tmp_path, *names))
     assert {split: len(part) for split, part in dataset.splits.items()} == {"train": 4, "test": 2}
 
@@ -207,7 +207,7 @@ def test_files_that_are_no_whole_splits_are_named(tmp_path, names, match):
 
 
 @pytest.mark.parametrize("column", ["image", "image_path", "file_name"])
-def test_a_column_of_paths_in_the_place_of_images_is_named_with_its_remedy(tmp_path, column):
+def test_column_of_paths_is_named_with_remedy(tmp_path, column):
     paths = [f"{tmp_path}/{i}.png" for i in range(4)]
     for path in paths:
         Path(path).write_bytes(picture())
@@ -220,12 +220,12 @@ def test_a_column_of_paths_in_the_place_of_images_is_named_with_its_remedy(tmp_p
     assert open_dataset(spec).classes == ("0", "1")
 
 
-def test_an_image_folder_opened_as_parquet_is_named_with_its_remedy(tmp_path):
+def test_image_folder_as_parquet_is_named(tmp_path):
     write(tmp_path, "train/cat/1.jpg", "train/dog/1.jpg")
     refused(f"hf:{tmp_path}", f"it holds only files of .jpg. folder:{tmp_path} opens images")
 
 
-def test_a_class_of_no_image_keeps_its_place_and_is_said(tmp_path):
+def test_class_without_image_keeps_place(tmp_path):
     features = {"image": IMAGE, "label": {"names": ["a", "b", "c", "d"], "_type": "ClassLabel"}}
     for split in ("train", "test"):
         as_parquet(tmp_path / f"{split}.parquet", {"image": [picture(), picture()], "label": [2, 0]}, features)
@@ -236,7 +236,7 @@ def test_a_class_of_no_image_keeps_its_place_and_is_said(tmp_path):
     refused(f"hf:{tmp_path}", "must have a training image of every class; it has none of b")
 
 
-def test_labels_that_are_all_different_and_names_that_differ_by_case_are_said(tmp_path):
+def test_doubtful_labels_are_said(tmp_path):
     photos = [picture() for _ in range(24)]
     captions = {"image": photos, "caption": [f"a cat number {i}" for i in range(24)]}
     as_parquet(tmp_path / "a/d.parquet", captions, {"image": IMAGE})

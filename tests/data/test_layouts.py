@@ -68,7 +68,7 @@ def layout(root, kind):
 
 
 @pytest.mark.parametrize("kind", ["hub", "folders", "saved", "tars", "csv"])
-def test_every_layout_gives_the_same_images_labels_and_identifiers(tmp_path, kind):
+def test_layouts_give_same_images(tmp_path, kind):
     spec, held_out = layout(tmp_path, kind)
     dataset = open_dataset(spec)
     assert contents(dataset) == {"train": pairs(TRAIN), held_out: pairs(TEST)}
@@ -94,7 +94,7 @@ def test_processes_decode_row_groups(tmp_path):
 # Hugging Face
 
 
-def test_an_image_is_named_by_its_path_and_by_its_row_where_paths_are_alike(tmp_path):
+def test_image_is_named_by_path_or_row(tmp_path):
     images = [{"bytes": p, "path": path} for p, path in zip(PHOTOS, ["a.png", "b.png", "a.png", None], strict=False)]
     as_parquet(tmp_path / "train.parquet", {"image": images, "label": [0, 1, 0, 1]}, {"label": FEATURES["label"]})
     as_parquet(tmp_path / "test.parquet", {"image": images[:2], "label": [0, 1]}, {"label": FEATURES["label"]})
@@ -104,7 +104,7 @@ def test_an_image_is_named_by_its_path_and_by_its_row_where_paths_are_alike(tmp_
     assert owners_of(dataset.train.names, {"b.png": "ada", "a.png": "bob"}) == [None, "ada", None, None]
 
 
-def test_several_columns_that_fit_are_named_and_one_is_chosen(tmp_path):
+def test_column_is_chosen_among_several(tmp_path):
     columns = {"photo": PHOTOS[:4], "mask": PHOTOS[4:], "species": ["a", "b", "a", "b"], "place": [3, 3, 7, 7]}
     for split in ("training", "dev"):
         as_parquet(tmp_path / f"d-{split}.parquet", columns, None)
@@ -125,7 +125,7 @@ def test_several_columns_that_fit_are_named_and_one_is_chosen(tmp_path):
     assert contents(by_place)["validation"] == [*zip(PHOTOS[4:], "3377", strict=True)]
 
 
-def test_the_features_say_which_columns_are_images_and_classes(tmp_path):
+def test_features_say_the_columns(tmp_path):
     columns = {"image": PHOTOS[:4], "raw": PHOTOS[4:], "label": [1, 0, 1, 0], "id": [5, 6, 7, 8]}
     for split in ("train", "eval"):
         as_parquet(tmp_path / f"{split}.parquet", columns)
@@ -133,7 +133,7 @@ def test_the_features_say_which_columns_are_images_and_classes(tmp_path):
     assert contents(dataset)["test"] == pairs(columns)
 
 
-def test_one_split_is_divided_by_content_and_labels_that_are_missing_are_left_out_and_said(tmp_path):
+def test_one_split_is_divided_by_content(tmp_path):
     photos = [b"photo %d" % i for i in range(40)]
     as_saved(tmp_path / "one", {"image": photos, "label": [0, 1, None, -1] * 10})
     dataset = open_dataset(f"hf:{tmp_path / 'one'}")
@@ -179,12 +179,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("how", BAD)
-def test_parquet_that_is_no_data_set_of_images_is_one_line(tmp_path, how):
+def test_parquet_without_images_is_refused(tmp_path, how):
     columns, features, match = BAD[how]
     refused(f"hf:{as_parquet(tmp_path / 'd.parquet', columns, features)}", match)
 
 
-def test_files_that_do_not_belong_together_are_refused_by_name(tmp_path):
+def test_unrelated_files_are_refused(tmp_path):
     refused(f"hf:{tmp_path}", "must hold parquet or arrow files; it holds no file")
     as_parquet(tmp_path / "a/train-00000-of-00002.parquet", TRAIN)
     refused(f"hf:{tmp_path}", "one file of each number of train-0 to 1; number 1 is missing")
@@ -210,7 +210,7 @@ def test_files_that_do_not_belong_together_are_refused_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])
-def test_a_file_that_was_cut_off_is_refused_and_a_row_without_an_image_is_unreadable(tmp_path, suffix):
+def test_cut_file_is_refused(tmp_path, suffix):
     columns = {"image": [*PHOTOS[:5], None], "label": [0, 1] * 3}
     folder = tmp_path / "d"
     file = as_saved(folder, columns) / "data-00000-of-00001.arrow" if suffix == "arrow" else None
@@ -225,7 +225,7 @@ def test_a_file_that_was_cut_off_is_refused_and_a_row_without_an_image_is_unread
     refused(f"hf:{folder}", "must be whole; .*Fetch it again")
 
 
-def test_offsets_that_lead_out_of_an_arrow_file_are_refused(tmp_path):
+def test_bad_arrow_offsets_are_refused(tmp_path):
     table = as_table(TRAIN)
     column = table.column("image").combine_chunks()
     offsets = np.frombuffer(column.field("bytes").buffers()[1], np.int32)
@@ -239,7 +239,7 @@ def test_offsets_that_lead_out_of_an_arrow_file_are_refused(tmp_path):
     refused(f"hf:{tmp_path}", "must be whole")
 
 
-def test_a_row_group_that_memory_cannot_hold_is_refused_before_it_is_read(tmp_path, monkeypatch):
+def test_oversized_row_group_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(hugging_face, "MOST_GROUP", 100)
     as_parquet(tmp_path / "train.parquet", TRAIN)
     as_parquet(tmp_path / "test.parquet", TEST)
@@ -247,7 +247,7 @@ def test_a_row_group_that_memory_cannot_hold_is_refused_before_it_is_read(tmp_pa
         open_dataset(f"hf:{tmp_path}").train.read(0)
 
 
-def test_without_pyarrow_one_line_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     refused(
         f"hf:{as_parquet(tmp_path / 'd.parquet', TRAIN)}", r"hf: needs pyarrow, which is not installed. pip install"

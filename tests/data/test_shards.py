@@ -25,7 +25,7 @@ def test_every_example_is_in_exactly_one_shard(made):
     assert all((np.diff(rows) > 0).all() for rows in made)
 
 
-def test_uniform_shards_are_a_disjoint_cover_of_equal_sizes():
+def test_uniform_shards_cover_equally():
     found = shards.uniform(23, 5, seed=1)
     assert sorted(np.concatenate(found)) == list(range(23))
     assert {len(rows) for rows in found} == {4, 5}
@@ -48,7 +48,7 @@ def test_by_class_keeps_classes_whole():
         assert not {*LABELS[rows]} & {*LABELS[others]}
 
 
-def test_dirichlet_is_seeded_and_the_more_uneven_the_smaller_its_concentration():
+def test_dirichlet_is_seeded_and_uneven():
     def unevenness(concentration):
         made = shards.dirichlet(np.repeat(np.arange(6), 200), 5, concentration, seed=3)
         return np.std([len(rows) for rows in made])
@@ -58,7 +58,7 @@ def test_dirichlet_is_seeded_and_the_more_uneven_the_smaller_its_concentration()
         assert (one == two).all()
 
 
-def test_owners_come_from_a_table_by_full_name_or_last_part(tmp_path):
+def test_owners_come_from_a_table(tmp_path):
     table = tmp_path / "owners.csv"
     table.write_text("file,owner\n" + "".join(f"photo {i}.jpg,{'ann' if i % 4 else 'bob'}\n" for i in range(60)))
     made = shards.by_owner(NAMES, table)

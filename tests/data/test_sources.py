@@ -43,7 +43,7 @@ def test_a_folder_of_classes_is_split_by_content(tmp_path):
     assert set(open_dataset(f"folder:{tmp_path}").splits["test"].names) == before
 
 
-def test_a_folder_around_everything_and_hidden_files_are_passed_over(tmp_path):
+def test_outer_folder_and_hidden_are_skipped(tmp_path):
     names = [f"photos/train/{c}/1.png" for c in "ab"] + ["photos/test/a/2.png", "photos/.cache/x/3.png"]
     write(tmp_path, *names, "photos/train/a/deep/4.png")
     (tmp_path / "photos/.DS_Store").write_text("")
@@ -55,7 +55,7 @@ def test_a_folder_around_everything_and_hidden_files_are_passed_over(tmp_path):
     assert summary(whole)["train"] == [(names[0], 0), ("photos/train/a/deep/4.png", 0), (names[1], 1)]
 
 
-def test_a_zip_reads_like_the_folder_or_by_its_manifest(tmp_path):
+def test_zip_reads_like_folder_or_manifest(tmp_path):
     images = {f"{split}/{c}/{i}.png": picture() for split in ("train", "test") for c in "ab" for i in range(2)}
     plain = open_dataset(f"folder:{as_zip(tmp_path / 'plain.zip', images)}")
     assert [len(plain.splits[s]) for s in ("train", "test")] == [4, 4]
@@ -94,14 +94,14 @@ def test_a_class_without_images_is_named(tmp_path):
         open_dataset(f"folder:{tmp_path}")
 
 
-def test_a_class_of_other_splits_alone_is_named_with_its_splits(tmp_path):
+def test_class_of_other_splits_is_named(tmp_path):
     write(tmp_path, *(f"{split}/{name}/1.png" for split in ("train", "test") for name in "ab"))
     write(tmp_path, "test/c/1.png", "test/c/2.png", "val/c/1.png", "val/a/1.png")
     with pytest.raises(InputError, match=r"none of c\. It has 2 in test and 1 in validation alone.*Move some to train"):
         open_dataset(f"folder:{tmp_path}")
 
 
-def test_an_empty_class_folder_keeps_its_place_and_is_said(tmp_path):
+def test_empty_class_folder_keeps_place(tmp_path):
     write(tmp_path, "train/a/1.png", "train/c/1.png", "test/a/1.png")
     (tmp_path / "train/b").mkdir()
     dataset = open_dataset(f"folder:{tmp_path}")
@@ -121,7 +121,7 @@ def test_a_data_set_needs_a_train_split():
         Dataset("x", ("a", "b"), {})
 
 
-def test_a_path_without_its_reader_is_answered_with_the_reader(tmp_path):
+def test_path_without_reader_names_reader(tmp_path):
     (tmp_path / "set.csv").write_text("path,label\n")
     with pytest.raises(InputError, match=rf"got {tmp_path}. Write folder:{tmp_path}, or"):
         open_dataset(str(tmp_path))
@@ -130,7 +130,7 @@ def test_a_path_without_its_reader_is_answered_with_the_reader(tmp_path):
 
 
 @pytest.mark.parametrize("reader", ["csv", "manifest"])
-def test_names_of_both_unicode_forms_are_one_image_and_one_class(tmp_path, reader):
+def test_unicode_forms_are_one_name(tmp_path, reader):
     """Lists that macOS wrote (NFD) name the files and classes of other systems (NFC)."""
     apart = unicodedata.normalize("NFD", "é")
     names = [f"{split}-é-{c}.png" for split in ("train", "test") for c in "ab"]

@@ -28,23 +28,23 @@ def test_any_spelling_names_its_split(tmp_path, name, i):
 
 
 @pytest.mark.parametrize(("name", "split"), PAIRS)
-def test_a_spelling_names_its_split_composed_or_not(name, split):
+def test_spelling_names_its_split(name, split):
     assert split_of_name(name) == split
     assert split_of_name(unicodedata.normalize("NFD", f"é_{name}")) == split
 
 
 @pytest.mark.parametrize("name", ["cat", "contest", "latest", "restrain", "devil", "valley", "images", ""])
-def test_a_word_that_holds_a_spelling_names_no_split(name):
+def test_longer_word_names_no_split(name):
     assert split_of_name(name) is None
 
 
 @pytest.mark.parametrize("names", [("train", "train_small"), ("Train", "train"), ("val", "validation")])
-def test_two_names_of_one_split_are_refused_by_both_names(names):
+def test_two_names_of_split_are_refused(names):
     with pytest.raises(InputError, match=f"{names[0]} and {names[1]} both say"):
         one_name_each(names, "photos")
 
 
-def test_a_column_of_booleans_says_a_split_by_its_name():
+def test_boolean_column_names_split():
     assert [split_of_flag("is_valid", value) for value in (True, "False", "1", 0)] == [
         "validation", "train", "validation", "train",
     ]  # fmt: skip

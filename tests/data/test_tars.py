@@ -21,7 +21,7 @@ def sample(key, label, name="cls"):
     return [(f"{key}.png", picture()), (f"{key}.{name}", label)]
 
 
-def test_labels_of_a_tar_are_names_or_a_field_of_json(tmp_path):
+def test_tar_labels_are_names_or_json(tmp_path):
     as_tar(tmp_path / "train.tar", [m for i in range(4) for m in sample(i, f"{'ab'[i % 2]}\n".encode())])
     as_tar(tmp_path / "test.tar", sample(0, b"b"))
     assert open_dataset(f"wds:{tmp_path}").classes == ("a", "b")
@@ -32,7 +32,7 @@ def test_labels_of_a_tar_are_names_or_a_field_of_json(tmp_path):
     assert open_dataset(f"wds:{tmp_path}?label=kind").classes == ("a", "b")
 
 
-def test_class_0_of_a_json_is_a_class_and_two_labels_of_a_sample_are_refused(tmp_path):
+def test_json_class_0_and_two_labels(tmp_path):
     """Class 0 was left out whole as "without a label"; of two labels the later won."""
     labels = [json.dumps({"cls": i % 3}).encode() for i in range(6)]
     as_tar(tmp_path / "train.tar", [m for i in range(6) for m in sample(i, labels[i], "json")])
@@ -45,7 +45,7 @@ def test_class_0_of_a_json_is_a_class_and_two_labels_of_a_sample_are_refused(tmp
     refused(f"wds:{tmp_path}", "a in .* must have one cls; it has two, the second in a.json")
 
 
-def test_a_tar_of_folders_of_classes_is_refused_with_its_remedy(tmp_path):
+def test_tar_of_class_folders_is_refused(tmp_path):
     names = [f"set/{name}/{i}{dot}.png" for name in ("cat", "dog") for i in range(2) for dot in ("", ".b")]
     tar = as_tar(
         tmp_path / "train.tar", [(name, picture()) for name in [*names, "set/README.txt", "set/cat/Thumbs.db"]]
@@ -61,7 +61,7 @@ def test_another_archive_is_named(tmp_path, start, name):
     refused(f"wds:{tmp_path}/train.tar", f"is a {name} archive. Unpack it")
 
 
-def test_samples_without_a_member_are_left_out_and_said(tmp_path):
+def test_samples_without_member_are_left_out(tmp_path):
     members = [*sample("a", b"0"), *sample("b", b"1"), ("c.png", picture()), ("d.cls", b"1"), *sample("e/f", b"0")]
     members += [
         ("g.png", (tarfile.SYMTYPE, "/etc/passwd")),
@@ -135,14 +135,14 @@ def two(root, name="train-0.tar", names=("png", "cls"), labels=(b"a", b"b")):
 @pytest.mark.parametrize(
     "names", [("PNG", "CLS"), ("webp", "txt"), ("jpg", "label"), ("png", "cls.txt"), ("png", "TXT")]
 )
-def test_a_label_is_read_from_cls_or_a_text_in_any_letter_case(tmp_path, names):
+def test_label_is_read_in_any_case(tmp_path, names):
     two(tmp_path, names=names)
     two(tmp_path, "test-0.tar", names)
     dataset = open_dataset(f"wds:{tmp_path}")
     assert (dataset.classes, dataset.train.labels.tolist(), len(dataset.test)) == (("a", "b"), [0, 1], 2)
 
 
-def test_a_caption_in_a_text_is_no_rival_of_a_label(tmp_path):
+def test_caption_is_no_rival_of_label(tmp_path):
     for split in ("train", "test"):
         members = [
             m for i in range(2) for m in [*sample(i, b"%d" % i), (f"{i}.txt", b"a cat on a mat"), (f"{i}.id", b"7")]
@@ -155,7 +155,7 @@ def test_a_caption_in_a_text_is_no_rival_of_a_label(tmp_path):
     assert open_dataset(f"wds:{tmp_path}?label=index").classes == ("0", "1")
 
 
-def test_a_key_ends_at_the_first_dot_which_is_said(tmp_path):
+def test_key_ends_at_first_dot(tmp_path):
     members = [*sample("p0", b"0"), *sample("p1.final", b"1"), *sample("p2", b"1")]
     as_tar(tmp_path / "train.tar", members)
     as_tar(tmp_path / "test.tar", sample("p0", b"0"))
@@ -169,7 +169,7 @@ def test_a_key_ends_at_the_first_dot_which_is_said(tmp_path):
     assert open_dataset(f"wds:{tmp_path}").classes == ("0", "1")
 
 
-def test_tars_that_were_joined_are_read_to_the_last(tmp_path):
+def test_joined_tars_are_read_to_the_end(tmp_path):
     first, second = two(tmp_path), as_tar(tmp_path / "b.tar", [*sample("x", b"a"), *sample("y", b"b")])
     first.write_bytes(first.read_bytes() + second.read_bytes())
     second.unlink()
@@ -182,7 +182,7 @@ def test_tars_that_were_joined_are_read_to_the_last(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["train-0.tar.gz", "train-0.tgz", "train-0.tar"])
-def test_a_gzipped_tar_is_read_without_a_copy_by_its_first_bytes(tmp_path, monkeypatch, name):
+def test_gzipped_tar_is_read_without_copy(tmp_path, monkeypatch, name):
     monkeypatch.setattr(tar_members, "STEP", 500)
     monkeypatch.setattr(tar_members, "PIECE", 100)
     photos = [picture() for _ in range(12)]
@@ -206,7 +206,7 @@ def test_a_gzipped_tar_is_read_without_a_copy_by_its_first_bytes(tmp_path, monke
     ("pack", "match"),
     [(bz2.compress, "compressed by bzip2. Run bunzip2"), (lzma.compress, "compressed by xz. Run unxz")],
 )
-def test_a_tar_packed_in_another_way_is_refused_with_the_program(tmp_path, pack, match):
+def test_other_tar_packing_names_program(tmp_path, pack, match):
     tar = two(tmp_path)
     (tmp_path / "train-0.tar.x").write_bytes(pack(tar.read_bytes()))
     (tmp_path / "train-0.tar.x").rename(tmp_path / ("train-0.tar.bz2" if pack is bz2.compress else "train-0.tar.xz"))
@@ -214,7 +214,7 @@ def test_a_tar_packed_in_another_way_is_refused_with_the_program(tmp_path, pack,
     refused(f"wds:{tmp_path}", match)
 
 
-def test_two_names_of_one_split_are_refused_and_a_pattern_chooses(tmp_path):
+def test_pattern_chooses_split_of_two_names(tmp_path):
     for name in ("train-000.tar", "train-001.tar", "train_small-000.tar", "test.tar"):
         two(tmp_path, name)
     refused(f"wds:{tmp_path}", "must have one name, and train and train_small both say train")

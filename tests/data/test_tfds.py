@@ -10,7 +10,7 @@ from tangent_jax.data.identifiers import content_identifier
 from tangent_jax.data.registry import open_dataset
 
 
-def test_a_tfds_set_reads_without_tensorflow_and_a_class_of_no_image_keeps_its_place(tmp_path):
+def test_tfds_reads_without_tensorflow(tmp_path):
     place(tmp_path, "tiny/1.0.0")
     dataset = open_dataset(f"tfds:tiny@{tmp_path}")
     assert (dataset.classes, len(dataset.train), len(dataset.test)) == (("cat", "dog", "hen"), 4, 2)
@@ -19,7 +19,7 @@ def test_a_tfds_set_reads_without_tensorflow_and_a_class_of_no_image_keeps_its_p
     assert "tensorflow" not in sys.modules
 
 
-def test_images_are_the_bytes_of_the_files_that_were_prepared(tmp_path):
+def test_images_are_bytes_of_prepared_files(tmp_path):
     place(tmp_path, "tiny/1.0.0")
     train = open_dataset(f"tfds:tiny@{tmp_path}").train
     found = {train.read(i): label for i, label in enumerate(train.labels)}
@@ -71,7 +71,7 @@ def splits(version):
     return json.dumps([{"name": n, "shardLengths": [str(k)], "filepathTemplate": template} for n, k in rows.items()])
 
 
-def test_a_configuration_is_the_named_one_or_the_default_that_tfds_states(tmp_path):
+def test_configuration_is_named_or_default(tmp_path):
     for config in ("160px", "full"):
         place(tmp_path, f"tiny/{config}/1.0.0", configName=config)
     assert open_dataset(f"tfds:tiny/160px@{tmp_path}").name == "tiny/160px"
@@ -84,7 +84,7 @@ def test_a_configuration_is_the_named_one_or_the_default_that_tfds_states(tmp_pa
     refused(f"tfds:tiny/160px@{tmp_path / 'tiny/full/1.0.0'}", "must hold the config 160px of tiny; it holds full")
 
 
-def test_a_set_in_another_format_names_the_command_that_adds_array_record(tmp_path):
+def test_other_format_names_its_command(tmp_path):
     folder = place(tmp_path, "tiny/1.0.0", fileFormat="tfrecord")
     refused(f"tfds:tiny@{tmp_path}", f"is tfrecord, which only TensorFlow reads.*--dataset_version_dir={folder}")
     place(tmp_path, "both/1.0.0", fileFormat="tfrecord", alternativeFileFormats=["array_record"], name="tiny")
@@ -93,7 +93,7 @@ def test_a_set_in_another_format_names_the_command_that_adds_array_record(tmp_pa
     refused(f"tfds:old@{tmp_path}", "is tfrecord, which only TensorFlow reads")
 
 
-def test_a_set_that_is_not_prepared_says_how_and_what_is_there(tmp_path):
+def test_unprepared_set_says_how(tmp_path):
     (tmp_path / "stanford_dogs").mkdir()
     build = r"/nowhere; none is there. .*: tfds build \w+ --file_format=array_record"
     refused("tfds:stanford_dogs@/nowhere", build)

@@ -33,14 +33,14 @@ def test_files_at_a_url_are_those_on_disk(s3, tmp_path, name):
         assert again.identifiers() == here.train.identifiers()
 
 
-def test_a_pattern_of_tars_at_a_url_is_that_on_disk(s3, tmp_path):
+def test_tar_pattern_at_url_equals_disk(s3, tmp_path):
     spec = FORMATS["tars"](tmp_path, ROWS)
     pattern = "/{train-00000{0..0},test-*}.tar"
     here, there = open_dataset(spec + pattern), open_dataset(f"wds:{s3.put(tmp_path)}{pattern}")
     assert contents(here) == contents(there) == contents(open_dataset(spec))
 
 
-def test_images_of_a_table_at_a_url_may_lie_in_a_folder(s3, tmp_path):
+def test_table_at_url_reads_images_in_folder(s3, tmp_path):
     (tmp_path / "z/images").mkdir(parents=True)
     (tmp_path / "z/images/a.png").write_bytes(IMAGES[0])
     (tmp_path / "z/images/b.png").write_bytes(IMAGES[1])
@@ -50,7 +50,7 @@ def test_images_of_a_table_at_a_url_may_lie_in_a_folder(s3, tmp_path):
     assert open_dataset(f"{spec}?folder=images").train.names == ("images/a.png", "images/b.png")
 
 
-def test_an_image_that_was_replaced_after_it_was_identified_is_refused(s3, tmp_path):
+def test_replaced_image_is_refused(s3, tmp_path):
     photographs(tmp_path / "z", 2)
     url = s3.put(tmp_path / "z")
     train = open_dataset(f"folder:{url}").train

@@ -35,7 +35,7 @@ def archive(tmp_path_factory):
 
 
 @pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_chunks_come_in_order_with_the_same_bytes_and_the_unreadable_by_place(archive, processes):
+def test_chunks_come_in_order(archive, processes):
     examples = open_dataset(f"folder:{archive}").train
     examples = examples.take(np.arange(len(examples))[::-1])
     serial = Decoder(examples.read, examples.names, 8, Preprocessing())
@@ -54,7 +54,7 @@ def test_chunks_come_in_order_with_the_same_bytes_and_the_unreadable_by_place(ar
     assert unreadable
 
 
-def test_examples_that_no_process_can_read_are_refused():
+def test_unshared_examples_are_refused():
     decoder = Decoder(lambda i: np.zeros((9, 9, 3), np.uint8), ("a",), 8, Preprocessing())
     with pytest.raises(InputError, match=r"such that processes can receive them; .*lambda.* decode in threads"):
         next(decode_chunks(decoder, [range(1)], 1))

@@ -44,7 +44,7 @@ def measure(folder, *flags):
         ),
     ],
 )
-def test_the_small_form_writes_its_page_where_optional_packages_are_absent_and_goes_on(tmp_path, first, sections, rows):
+def test_small_form_writes_its_page(tmp_path, first, sections, rows):
     _, stored = measure(tmp_path, f"--only={first}")
     assert [*stored] == first.split(",")
     _, more = measure(tmp_path, f"--only={','.join(sections)}")
@@ -60,7 +60,7 @@ def test_the_small_form_writes_its_page_where_optional_packages_are_absent_and_g
     assert trunk["of peak"].endswith("%")
 
 
-def test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured():
+def test_failed_measurement_is_a_line():
     def no_memory():
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore")
 

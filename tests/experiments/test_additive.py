@@ -24,7 +24,7 @@ def places(folder):
 
 @pytest.mark.long  # of the same sums as the store's below; solver/test_statistics.py adds them up in any order
 @pytest.mark.parametrize("sharding", ["class", "uniform"])
-def test_exact_methods_have_one_accuracy_for_any_shards(tmp_path, sharding):
+def test_exact_methods_ignore_sharding(tmp_path, sharding):
     flags = [f"--method={','.join(METHODS)}", "--shards=1,5", f"--sharding={sharding}", "--width=64", "--held_out"]
     result = json.loads(run("compose", *flags, *places(tmp_path))[0])
     assert [*result["shards"]] == ["1", "5"]
@@ -35,7 +35,7 @@ def test_exact_methods_have_one_accuracy_for_any_shards(tmp_path, sharding):
     assert not [*(tmp_path / "out").glob("*.png")]
 
 
-def test_settings_of_owners_are_chosen_without_another_store_and_without_removed_images(tmp_path, monkeypatch):
+def test_owner_settings_ignore_removed_images(tmp_path, monkeypatch):
     """They are those of all images, as long as nobody is removed; held-out images, or all, choose them."""
     counts, choose, folded = [], additive.choose_settings, additive.choose_by_folds
     monkeypatch.setattr(
@@ -61,7 +61,7 @@ def test_settings_of_owners_are_chosen_without_another_store_and_without_removed
     assert counts == [898, 898, 898, 898, 898 - 299]
 
 
-def test_an_owner_of_whom_no_image_can_be_read_is_named_and_is_no_shard(tmp_path, tiny):
+def test_owner_without_images_is_no_shard(tmp_path, tiny):
     photographs(tmp_path / "photos", count=4)
     names = [str(path.relative_to(tmp_path / "photos")) for path in (tmp_path / "photos/train").rglob("*.png")]
     whose = dict.fromkeys(names, "ann")
@@ -76,7 +76,7 @@ def test_an_owner_of_whom_no_image_can_be_read_is_named_and_is_no_shard(tmp_path
     assert [*json.loads(line)["shards"]] == ["1"]
 
 
-def test_a_split_that_is_tested_on_chooses_no_settings():
+def test_tested_split_chooses_no_settings():
     data = open_dataset("digits")
     train, test = data.splits["train"], data.splits["test"]
     for splits, chosen in (
@@ -89,7 +89,7 @@ def test_a_split_that_is_tested_on_chooses_no_settings():
 
 
 @pytest.mark.slow
-def test_settings_are_chosen_with_whole_groups_and_the_same_cached_features(tmp_path, tiny, monkeypatch):
+def test_settings_keep_groups_and_cache(tmp_path, tiny, monkeypatch):
     photographs(tmp_path / "photos", count=12)
     every, choose = [], additive.choose_by_folds
     monkeypatch.setattr(additive, "choose_by_folds", lambda *of: (every.append(of[3]), choose(*of))[1])
@@ -105,7 +105,7 @@ def test_settings_are_chosen_with_whole_groups_and_the_same_cached_features(tmp_
 
 
 @pytest.mark.slow
-def test_the_depth_of_features_is_chosen_by_images_left_out_of_a_sample(tmp_path, monkeypatch):
+def test_feature_depth_is_chosen_by_sample(tmp_path, monkeypatch):
     monkeypatch.setattr(additive, "SAMPLE", 60)
     flags = ["--method=exact", "--feature_blocks=auto", "--width=16", "--shards=2", "--settings=lda,0.3"]
     exact = json.loads(run("compose", *flags, *places(tmp_path))[0])["methods"]["exact"]
@@ -117,7 +117,7 @@ def test_the_depth_of_features_is_chosen_by_images_left_out_of_a_sample(tmp_path
 
 
 @pytest.mark.slow
-def test_a_store_keeps_statistics_reads_them_back_and_removes_a_shard_by_command(tmp_path, monkeypatch):
+def test_store_of_statistics_removes_a_shard(tmp_path, monkeypatch):
     flags = ["--method=lda,exact", "--shards=5", "--width=64", "--settings=leave_one_out", *places(tmp_path)]
     first = json.loads(run("compose", *flags)[0])
     root = next(path for path in (tmp_path / "store").iterdir() if "h-ntk-place-uniform-5" in path.name)
@@ -146,7 +146,7 @@ def test_a_store_keeps_statistics_reads_them_back_and_removes_a_shard_by_command
     assert "statistics" in (tmp_path / "pages/index.html").read_text()
 
 
-def test_a_run_that_is_stopped_in_the_features_of_the_test_images_goes_on_there(tmp_path, monkeypatch):
+def test_stopped_test_features_go_on(tmp_path, monkeypatch):
     """No image's features are computed twice, the result is that of one run, and each long phase has a bar."""
     flags = ["--method=exact", "--shards=2", "--width=64"]
     with monkeypatch.context() as patch:

@@ -52,7 +52,7 @@ def dataset(root):
     return open_dataset(f"folder:{root / 'photos'}")
 
 
-def test_the_file_is_the_fine_tuned_body_and_names_a_seeded_share_of_the_images(root, tiny, common, moved):
+def test_anchor_file_is_body_with_its_images(root, tiny, common, moved):
     before, anchor = load(tiny.partition("=")[2]), load(moved)
     dw, metadata = read_component(root / "out/dw.safetensors")
     own = {name: leaf for name, leaf in dw.items() if name != "head"}
@@ -84,7 +84,7 @@ def test_the_file_is_the_fine_tuned_body_and_names_a_seeded_share_of_the_images(
     assert origin.session is None  # it was trained at the source
 
 
-def test_images_are_those_of_a_file_by_name_or_identifier(root, common, tmp_path):
+def test_images_are_listed_by_name_or_identifier(root, common, tmp_path):
     train = dataset(root).train
     words = ["train/cat/3.png", train.identifiers()[20], ".\\train\\dog\\5.png"]
     (tmp_path / "some.txt").write_text("\n".join(words))
@@ -116,7 +116,7 @@ def test_images_are_those_of_a_file_by_name_or_identifier(root, common, tmp_path
         (["--leave_out_anchor_images"], "--leave_out_anchor_images needs --weights of a first session"),
     ],
 )
-def test_wrong_uses_are_one_sentence_before_any_training(common, tmp_path, flags, message):
+def test_wrong_use_is_refused_before_training(common, tmp_path, flags, message):
     err = refused("finetune", *common, f"--out={tmp_path}", *flags)
     assert message in err.splitlines()[-1]
     assert not Path("a.safetensors").exists()
@@ -147,7 +147,7 @@ def store(root, common, moved):
     return composed(root, common, moved, root / "composed")[0]
 
 
-def test_components_at_an_anchor_name_its_images_which_are_composed_or_left_out(root, common, moved, store, tmp_path):
+def test_components_name_their_anchors_images(root, common, moved, store, tmp_path):
     anchor = load(moved)
     every = {*zip(dataset(root).train.identifiers(), dataset(root).train.names, strict=True)}
     assert {pair for origin in store.origins.values() for pair in origin.data.examples} == every
@@ -172,7 +172,7 @@ def test_components_at_an_anchor_name_its_images_which_are_composed_or_left_out(
     assert origin.session == anchor.session
 
 
-def test_pages_and_exports_say_who_is_in_the_anchor(root, common, moved, store, tmp_path):
+def test_pages_say_who_is_in_anchor(root, common, moved, store, tmp_path):
     said = "the anchor was fine-tuned on 6 images of photos"
     run("inspect", f"--store={store.root}", f"--out={tmp_path / 'pages'}")
     assert said in (tmp_path / "pages/index.html").read_text()
@@ -192,9 +192,7 @@ def listed(folder, moved):
     return folder / "gone.txt"
 
 
-def test_a_removal_of_an_image_in_the_anchor_says_so_and_its_command_makes_the_anchor_without_it(
-    root, common, moved, store, tmp_path
-):
+def test_removal_remakes_the_anchor(root, common, moved, store, tmp_path):
     gone, before = listed(tmp_path, moved), load(moved).session
     flags = [f"--store={store.root}", f"--examples={gone}", f"--cache_dir={root / 'cache'}", "--retrain"]
     _, planned = run("store", "remove", *flags, "--dry_run")
@@ -223,7 +221,7 @@ def test_a_removal_of_an_image_in_the_anchor_says_so_and_its_command_makes_the_a
     assert load(other).session.source == before.source
 
 
-def test_an_image_in_the_anchor_alone_is_found_by_its_name_and_forgotten(root, common, moved, tmp_path):
+def test_image_in_anchor_alone_is_forgotten(root, common, moved, tmp_path):
     alone, _, _ = composed(root, common, moved, tmp_path, "--leave_out_anchor_images")
     identifier, name = load(moved).session.images[3]
     (tmp_path / "one.txt").write_text(name)
@@ -243,7 +241,7 @@ def test_a_removal_of_others_names_no_anchor(store):
     assert (len(plan.components), plan.anchors) == (1, ())
 
 
-def test_a_private_first_session_spends_what_its_ledger_says(root, common, tiny, tmp_path):
+def test_private_session_spends_its_ledger(root, common, tiny, tmp_path):
     file = tmp_path / "private.safetensors"
     flags = [
         *common,
@@ -277,7 +275,7 @@ def test_a_private_first_session_spends_what_its_ledger_says(root, common, tiny,
     assert len(origin.data.examples) == 24 - len(session.images)
 
 
-def test_a_file_of_another_machine_is_data_and_opens_nothing(root, common, moved, tmp_path):
+def test_foreign_anchor_opens_nothing(root, common, moved, tmp_path):
     """Its settings name a data set and weights that are not there: nothing tries to open them."""
     anchor = load(moved)
     settings = {**anchor.session.settings, "weights": "/no/where.npz", "dataset": "folder:/no/where; rm -rf x"}

@@ -65,7 +65,7 @@ def archive(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["caltech256", "mit67", "aircraft", "cub200", "cars", "dogs", "pets"])
-def test_an_official_archive_becomes_a_table_with_its_official_split(tmp_path, name):
+def test_official_archive_becomes_a_table(tmp_path, name):
     counts, classes = archive(tmp_path, name)
     said = json.loads(run("data", name, f"--source={tmp_path}")[0])
     assert said == {"data": name, "file": f"{tmp_path}/{name}.csv", "images": counts}

@@ -28,7 +28,7 @@ from tangent_jax.train.evaluate import evaluate
 
 
 @pytest.mark.slow
-def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
+def test_finetune_beats_chance_by_default(tmp_path):
     line, _ = run("finetune", "--epochs=3", f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out")
     result = json.loads(line)
     assert result["accuracy"] > 0.6
@@ -62,7 +62,7 @@ def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
         *in_long(["--subset=bitfit", "--blocks=2", "--loss=ce"]),
     ],
 )
-def test_finetune_runs_every_method_and_subset_on_a_folder(tmp_path, tiny, flags):
+def test_finetune_runs_methods_and_subsets(tmp_path, tiny, flags):
     photographs(tmp_path / "photos")
     cache, out = f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out"
     line, _ = run(
@@ -108,7 +108,7 @@ def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
 
 
 @pytest.mark.long
-def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp_path, tiny):
+def test_unknown_classes_leave_as_one_classifier(tmp_path, tiny):
     photos, names = photographs(tmp_path / "photos", classes=("ape", "bee", "cat")), ("ape", "bee", "cat")
     flags = ["--sharding=class", "--shards=3", "--head=named", "--method=taft", "--merge=mean,inputs", "--epochs=8"]
     flags += ["--merge_penalty=1e-3", "--batch_size=3", f"--store={tmp_path}/stores", f"--out={tmp_path}/out"]
@@ -178,7 +178,7 @@ CLEAR = {  # the harm: words of the sentence that names it
 
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", CLEAR)
-def test_bad_input_is_one_clear_line_and_nothing_is_written(tmp_path, harm):
+def test_bad_input_writes_nothing(tmp_path, harm):
     stderr = refused("finetune", *damaged(tmp_path, harm))
     complaint = stderr.strip().splitlines()[-1]
     assert complaint.startswith("finetune: "), stderr
@@ -187,7 +187,7 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(tmp_path, harm):
 
 
 @pytest.mark.slow
-def test_unreadable_images_are_skipped_and_counted_where_asked(tmp_path, tiny):
+def test_unreadable_images_are_skipped(tmp_path, tiny):
     line, stderr = run("finetune", tiny, *damaged(tmp_path, "text"), "--skip_unreadable", "--epochs=2")
     assert json.loads(line)["skipped"] == 1
     assert "train inputs: skipped 1 unreadable of 4 images: train/cat/1.png" in stderr

@@ -26,7 +26,7 @@ def at(folder, flags):
     return [*flags, f"--store={folder / 'stores'}", f"--out={folder / 'out'}"]
 
 
-def test_compose_takes_over_the_parts_and_ends_with_the_bits_of_one_process(alone, tmp_path):
+def test_compose_takes_over_parts(alone, tmp_path):
     """Of four groups (three shards, all images) in five parts: one is empty, and one is not trained before."""
     flags, line, stores = alone
     flags = at(tmp_path, [*flags, "--epochs=1"])
@@ -39,7 +39,7 @@ def test_compose_takes_over_the_parts_and_ends_with_the_bits_of_one_process(alon
     assert content_of_stores(tmp_path / "stores") == content_of_stores(stores)
 
 
-def test_a_part_of_other_flags_is_refused_and_stays(alone, tmp_path):
+def test_part_of_other_flags_is_refused(alone, tmp_path):
     flags, _, _ = alone
     flags = at(tmp_path, flags)
     run("compose", *flags, "--epochs=1", "--shard=0/4")
@@ -65,7 +65,7 @@ def test_a_killed_part_goes_on(alone, tmp_path):
     assert run("compose", *flags)[0] == line
 
 
-def test_a_deletion_of_a_part_that_was_killed_is_finished(alone, tmp_path):
+def test_killed_deletion_of_part_is_finished(alone, tmp_path):
     flags, line, _ = alone
     flags = at(tmp_path, [*flags, "--epochs=1"])
     left = tmp_path / "stores/part-0-of-4" / f".{STORE}"
@@ -75,7 +75,7 @@ def test_a_deletion_of_a_part_that_was_killed_is_finished(alone, tmp_path):
     assert not left.exists()
 
 
-def test_a_part_that_is_a_link_is_deleted_with_its_folder(tmp_path):
+def test_linked_part_goes_with_its_folder(tmp_path):
     """As where stores lie on another disk."""
     folder, part = tmp_path / "disk/store", tmp_path / "stores/part-0-of-2/store"
     for parent in (folder, part.parent):
@@ -92,7 +92,7 @@ def test_a_search_is_not_left_to_parts(alone, tmp_path):
     assert "--shard needs settings that were searched before" in err
 
 
-def test_parts_of_sums_end_with_the_bits_of_one_process(tmp_path):
+def test_parts_of_sums_are_one_process(tmp_path):
     """Each shard is a group; the sum of all images is left to the last command, which reads kept features."""
     flags = ["--method=place", "--shards=3", "--settings=lda,0.3", f"--cache_dir={tmp_path / 'cache'}"]
     said = [json.loads(run("compose", *at(tmp_path, flags), f"--shard={part}/2")[0]) for part in (0, 1)]

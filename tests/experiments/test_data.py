@@ -106,7 +106,7 @@ PUT = {
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
-def test_a_recipe_takes_its_images_from_the_archive_in_order_and_at_their_size(name, tmp_path):
+def test_recipe_takes_archive_images_in_order(name, tmp_path):
     chosen, expected, size = PUT[name](tmp_path)
     images = [*recipes.RECIPES[name].make(tmp_path, chosen)]
     assert [(image.name, image.split, image.label) for image in images] == expected
@@ -115,7 +115,7 @@ def test_a_recipe_takes_its_images_from_the_archive_in_order_and_at_their_size(n
         assert (opened.size, opened.format) == (size, "PNG" if name == "mnist10" else "JPEG")
 
 
-def test_digits_keep_their_pixels_and_a_row_of_another_digit_is_refused(tmp_path):
+def test_digits_refuse_another_row(tmp_path):
     chosen, *_ = put_digits(tmp_path)
     stored = [np.asarray(Image.open(io.BytesIO(image.content))) for image in recipes.handwriting(tmp_path, chosen)]
     np.testing.assert_array_equal(stored, PIXELS[::-1])
@@ -136,7 +136,7 @@ def recipe_of(content, **changed):
     return recipes.Recipe("the archive", recipes.handwriting, prints._replace(**changed))
 
 
-def test_a_zip_shares_bytes_or_pixels_or_names_and_other_images_are_refused(tmp_path):
+def test_zip_shares_images_or_is_refused(tmp_path):
     chosen, *_ = put_digits(tmp_path)
     images = [*recipes.handwriting(tmp_path, chosen)]
     content = recipes.as_zip(images)
@@ -156,7 +156,7 @@ def test_a_zip_shares_bytes_or_pixels_or_names_and_other_images_are_refused(tmp_
         recipes.agreement(recipe_of(content), content[:40], tmp_path)
 
 
-def test_the_zips_at_hand_are_those_of_the_fingerprints(shared):
+def test_zips_match_their_fingerprints(shared):
     for name, recipe in recipes.RECIPES.items():
         path = shared / f"data/{name}.zip"
         same, counts = recipes.agreement(recipe, path.read_bytes(), path)

@@ -3,7 +3,7 @@
 from experiments.shared.titles import differing
 
 
-def test_the_picture_names_only_what_differs_between_settings():
+def test_picture_names_what_differs():
     assert differing(["h+ntk 8x1 4096", "h+ntk 1x1 4096"]) == {
         "h+ntk 8x1 4096": "8 blocks",
         "h+ntk 1x1 4096": "1 block",

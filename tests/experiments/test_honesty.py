@@ -61,7 +61,7 @@ def test_a_recipe_is_what_it_says():
     assert len({*heads}) == len({*blocks}) == 3
 
 
-def test_fresh_leaves_have_their_scales_and_keys_of_their_own():
+def test_fresh_leaves_have_scales_and_keys():
     model = VisionTransformer(ViTConfig(64, 2, 2, 96, patch_size=4, image_size=16, classes=50))
     w = trees.leaves(initial_weights(model, jax.random.key(0)))
     assert abs(np.std(w["head/kernel"]) / 0.01 - 1) < 0.1
@@ -146,7 +146,7 @@ def test_settings_are_chosen_on_held_out_images(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images(tmp_path):
+def test_accuracy_is_of_test_images(tmp_path):
     digits, cache = open_dataset("digits"), Cache(tmp_path / "cache")
     public = f"folder:{photographs(tmp_path / 'public')}"
     images, private = open_dataset(public).train, ["--subset=head", "--noise_seed=0", f"--public={public}"]
@@ -165,7 +165,7 @@ def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_image
 
 
 @pytest.mark.long
-def test_an_ensemble_trains_on_no_image_that_it_is_measured_on(tmp_path):
+def test_ensemble_is_measured_on_unseen(tmp_path):
     body = """
 def fit(self, predict, train, **settings):
     asked.append(len(train))
@@ -180,7 +180,7 @@ module.tj.Recipe.fit = fit
 
 
 @pytest.mark.long
-def test_a_setting_is_searched_again_on_other_shards(tmp_path):
+def test_setting_is_searched_on_other_shards(tmp_path):
     body = """
 import dataclasses
 from types import SimpleNamespace

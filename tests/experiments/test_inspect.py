@@ -119,7 +119,7 @@ def flat(dw):
     return [leaf for path, leaf in sorted(inspector.trees.leaves(dw).items()) if not path.startswith("head")]
 
 
-def test_what_others_wrote_is_text_and_nothing_is_fetched(drawn):
+def test_foreign_text_is_escaped(drawn):
     _, out, _ = drawn
     for path in out.glob("*.html"):
         page = path.read_text()
@@ -172,7 +172,7 @@ def test_a_store_that_took_in_another_is_shown(tmp_path):
     assert "What another store released, exported and showed was taken in" in text
 
 
-def test_a_damaged_file_is_named_and_the_rest_is_shown(drawn, tmp_path):
+def test_damaged_file_is_named(drawn, tmp_path):
     shutil.copytree(drawn[0].root, tmp_path / "store")
     store = Store(tmp_path / "store")
     path = store.path("shard 2")
@@ -215,7 +215,7 @@ def test_wrong_uses_are_one_clear_line(drawn, photos, tmp_path, flags, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task(drawn, monkeypatch, untyped):
+def test_mean_is_of_remaining_components(drawn, monkeypatch, untyped):
     store = drawn[0]
     monkeypatch.setattr(accuracies.tj, "evaluate", lambda _, dw, __: dw)
     tasks: list = [accuracies.Task(n, m, None, None) for n, m in (("a", ("shard 1", "shard 2")), ("b", ("shard 3",)))]
@@ -237,7 +237,7 @@ def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_ta
         (dataclasses.replace(PRIVATE, private=False), "Not private: a fixed seed drew the noise"),
     ],
 )
-def test_privacy_is_stated_for_all_together_where_a_bound_holds(tmp_path, account, said):
+def test_privacy_is_stated_where_bounded(tmp_path, account, said):
     store = Store(tmp_path / "store")
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s, privacy=account))
@@ -248,7 +248,7 @@ def test_privacy_is_stated_for_all_together_where_a_bound_holds(tmp_path, accoun
     assert text.count("not private") == (0 if account.private else 4)
 
 
-def test_cosines_are_the_same_whatever_is_held_at_once(drawn, monkeypatch):
+def test_cosines_ignore_chunk_size(drawn, monkeypatch):
     store = drawn[0]
     whole = inspector.similarity(store.read_tree, [*store])
     monkeypatch.setattr(inspector, "MOST_BYTES", 1)
@@ -260,7 +260,7 @@ def test_cosines_are_the_same_whatever_is_held_at_once(drawn, monkeypatch):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
-def test_a_browser_shows_the_pages_in_400_pixels_and_asks_for_nothing(drawn, tmp_path):
+def test_browser_fits_400_pixels(drawn, tmp_path):
     """Each page in a frame of 400 pixels, light and dark; a script beside the frames writes down what is in them."""
     pages = sorted(drawn[1].glob("*.html"))
     frame = '<iframe width=400 height=900 style="color-scheme: {}" srcdoc="{}"></iframe>'

@@ -16,7 +16,7 @@ from tangent_jax.core.trees import body
 @pytest.mark.parametrize(
     "loss", [tj.losses.RescaledSquare(alpha=2.0), tj.losses.CrossEntropy(), tj.losses.MeanSquared()]
 )
-def test_the_loss_of_an_example_is_that_of_its_own_outputs(x64, loss):
+def test_example_loss_is_of_own_outputs(x64, loss):
     outputs, label = normal(1, (4, 7)), jnp.array([0, 2, 1, 1])
     targets = jnp.stack([label, jnp.full(4, 3), jnp.full(4, 4)], 1)
     own = outputs[:, 3:]
@@ -28,7 +28,7 @@ def test_the_loss_of_an_example_is_that_of_its_own_outputs(x64, loss):
     assert not np.asarray(gradient)[:, :3].any()
 
 
-def test_a_joint_model_of_one_task_is_its_single_model():
+def test_joint_model_of_one_task_is_single():
     predict, _ = predictor("blocks", 1)
     x = normal(4, (12, *predict.model.input_shape(predict.subset.stage)))
     examples = tuple((f"{i:064x}", f"{i}") for i in range(12))

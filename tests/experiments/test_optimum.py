@@ -41,7 +41,7 @@ def result_of(*arguments):
     return json.loads(line.splitlines()[-1])
 
 
-def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places, tmp_path):
+def test_solved_model_forgets_exactly(places, tmp_path):
     out, store = tmp_path / "out", f"--store={tmp_path / 'store'}"
     result = result_of("finetune", *places, *SOLVED, "--certificate=5e-3", "--factors", f"--out={out}")
     assert result["certificate"] <= 5e-3
@@ -83,7 +83,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     assert result_of("store", "verify", store, f"--receipt={removed['receipt']}")["verified"]
 
 
-def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
+def test_unconverged_run_says_so(places, tmp_path):
     """It ended with a certificate of 26 where 0.02 was asked for, and said nothing."""
     out, store = tmp_path / "out", f"--store={tmp_path / 'store'}"
     line, err = run("finetune", *places, *SOLVED, "--passes=3", f"--out={out}")
@@ -103,7 +103,7 @@ def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
     assert " after 3 passes; drop or retrain it" in err
 
 
-def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, tmp_path):
+def test_influence_by_example_is_exact(places, tmp_path):
     settings = ("--by=kernel", "--blocks=0", "--flip=0.1", "--resolved=3", "--penalty=0.1,1")
     result = result_of("influence effects", *places, *settings, f"--out={tmp_path}")
     assert result["accuracy"] > 0.9
@@ -118,7 +118,7 @@ def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, t
 
 
 @pytest.mark.parametrize("name", networks.WIDTHS)
-def test_the_networks_of_the_protocol_have_their_tangent(x64, name):
+def test_protocol_networks_have_their_tangent(x64, name):
     given = networks.network(name, 6, 3, 0)
     x, dw = normal(1, (2, 6, 6, 3)), tree_normal(2, trees.cast(given.w, jnp.float64))
     w = trees.cast(given.w, jnp.float64)

@@ -30,7 +30,7 @@ def cell(mean, spread=0.0, **more):
     return {"mean": mean, "spread": spread, **more}
 
 
-def test_every_table_and_figure_has_a_claim_and_the_paper_s_figures():
+def test_every_table_has_its_claim():
     names = [claim.name for claim in CLAIMS]
     assert len({*names}) == len(names) == 20
     assert {*names} == {*TABLES}
@@ -45,7 +45,7 @@ def test_every_table_and_figure_has_a_claim_and_the_paper_s_figures():
         assert {len(row) for row in rows} == {len(columns)}
 
 
-def test_a_difference_within_the_noise_holds_only_where_as_good_is_claimed():
+def test_noise_only_excuses_as_good():
     # 400 test images at 0.8: a standard error of 0.02, of a difference of 0.028
     assert better("", 0.83, 0.80, 400)[1]
     assert not better("", 0.81, 0.80, 400)[1]
@@ -92,7 +92,7 @@ def test_claims_read_every_data_set():
     assert found.verdict == "holds"
 
 
-def test_a_claim_is_judged_only_where_its_subject_was_tried():
+def test_claim_needs_its_subject():
     for rates, verdict in (([1e-3, 3e-3], "holds in part"), ([1e-2, 3e-3], "not run"), ([1e-3], "not run")):
         result = composed(0.8, 0.7)
         for name, rate in (("taft", rates[0]), ("soup", rates[-1])):
@@ -109,13 +109,13 @@ def test_a_claim_is_judged_only_where_its_subject_was_tried():
     assert [check.holds for check in found.checks] == [False, None]
 
 
-def test_the_search_of_compositions_holds_the_rate_that_table_6_judges():
+def test_composition_search_holds_its_rate():
     rates = [float(rate) for rate in PRESETS["paper"]["lr"].split(",")]
     assert 1e-3 in rates
     assert len(rates) > 1
 
 
-def test_a_claim_on_an_average_is_judged_on_the_average_too():
+def test_average_claim_is_judged_on_average():
     table = {"a": {"RSL": cell(0.9), "CE": cell(0.8)}, "b": {"RSL": cell(0.74), "CE": cell(0.8)}}
     finding = ablation("loss", "RSL")({"ablations": {"loss": table}}, {"a": 1000, "b": 1000})
     assert [check.holds for check in finding.checks] == [True, False, True]  # 2 points, by a noise of 1.2
@@ -134,7 +134,7 @@ def places(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_path):
+def test_report_runs_each_command_once(places, tmp_path):
     flags, root = places
     given = (*flags, f"--weights={root}/vit.safetensors", f"--out={tmp_path}/out", "--quick", "--only=Table 8,Table 10")
     line, err = run("paper report", *given)
@@ -167,7 +167,7 @@ def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_pa
 
 
 @pytest.mark.long
-def test_other_images_or_weights_under_the_same_names_run_a_command_again(places, tmp_path):
+def test_other_inputs_run_a_command_again(places, tmp_path):
     image, weights = photographs(tmp_path / "photos") / "train/cat/1.png", tmp_path / "vit.safetensors"
     weights.write_bytes((places[1] / "vit.safetensors").read_bytes())
     given = [f"--dataset=folder:{tmp_path}/photos", f"--weights={weights}", f"--cache_dir={tmp_path}/cache"]
@@ -187,7 +187,7 @@ TRAINED = [("contrastive", "vit"), *in_long(("mae", "vit"), ("classes", "vit"), 
 
 
 @pytest.mark.parametrize(("scheme", "kind"), TRAINED)
-def test_each_scheme_s_loss_falls_along_its_gradient_and_gives_a_model_that_loads(tmp_path, scheme, kind):
+def test_scheme_loss_falls_and_model_loads(tmp_path, scheme, kind):
     images = np.random.default_rng(0).integers(0, 256, (128, 16, 16, 3)).astype(np.uint8)
     made = schemes.make_scheme(scheme, kind, jax.random.key(0), images)
     x, y = images[:8], jnp.arange(8) * made.has_classes

@@ -16,7 +16,7 @@ from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import Training, train_epoch
 
 
-def test_the_plan_of_fit_is_of_the_program_that_fit_runs(monkeypatch):
+def test_plan_of_fit_is_its_program(monkeypatch):
     recipe, rng = tj.store.recipe_of(batch_size=16, method="taft"), np.random.default_rng(0)
     predict = recipe.predictor(10)
     shape = (50, *predict.model.input_shape(predict.subset.stage))
@@ -56,7 +56,7 @@ def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):
     assert "Traceback" not in err
 
 
-def test_a_batch_divides_over_the_devices_where_it_can():
+def test_batch_divides_over_devices():
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("examples",))
     x, steps = plan.divided((3, 8), np.int32, mesh), plan.divided((3, 8), np.int32, mesh, 1)
     placed = plan.on_mesh({"x": x, "steps": steps, "w": jax.ShapeDtypeStruct((4, 8), np.float32), "t": 1.0}, mesh)

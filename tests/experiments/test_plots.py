@@ -42,7 +42,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("panels", "ends"), [(1, "all at one height"), (3, "two heaps"), (4, "apart")])
-def test_names_are_beside_their_lines_in_order_and_never_overlap(tmp_path, figures, ends, panels):
+def test_labels_are_ordered_and_apart(tmp_path, figures, ends, panels):
     lines = {name: [0.5, end] for name, end in zip(NAMES, ENDS[ends], strict=True)}
     panel = {"x": [1, 2], "lines": lines, "xlabel": "x", "ylabel": "y", "dashed": ["chance"]}
     plots.curves(tmp_path / "p.png", [panel] * panels, "title")
@@ -65,13 +65,13 @@ def test_lines_are_told_apart_without_colours(tmp_path, figures):
     assert len({*markers}) == len(NAMES)
 
 
-def test_a_name_stays_at_the_end_of_its_line_where_there_is_room():
+def test_label_stays_at_line_end():
     np.testing.assert_allclose(plots.spaced([0.9, 0.1, 0.5], 0.1), [0.9, 0.1, 0.5])
     np.testing.assert_allclose(plots.spaced([0.5, 0.5], 0.1), [0.45, 0.55])
     np.testing.assert_allclose(plots.spaced([1.0, 1.0, 0.0], 0.2), [0.8, 1.0, 0.0])
 
 
-def test_one_colour_has_one_meaning_and_no_two_lines_have_one_colour():
+def test_colour_has_one_meaning():
     blue, vermilion = plots.PALETTE["blue"], plots.PALETTE["vermilion"]
     for name in ("taft", "TAFT-1", "TAFT"):
         assert plots.colours(["nothing", name])[name] == blue
@@ -82,7 +82,7 @@ def test_one_colour_has_one_meaning_and_no_two_lines_have_one_colour():
     assert plots.shown("sisa_mean") == "SISA mean"
 
 
-def test_pictures_of_every_kind_are_as_wide_as_each_other_and_hold_their_title(tmp_path, figures):
+def test_pictures_share_width_and_hold_title(tmp_path, figures):
     panel = {"x": [1, 2], "lines": {"taft": [0.1, 0.2]}, "xlabel": "epoch", "ylabel": "accuracy"}
     plots.curves(tmp_path / "c.png", [panel], "a title")
     cells = {"FC": (0.8, 0.01), "TAFT-1": (0.9, 0.02)}
@@ -101,7 +101,7 @@ def test_pictures_of_every_kind_are_as_wide_as_each_other_and_hold_their_title(t
     assert (low, high) == pytest.approx((0.88, 0.92))
 
 
-def test_every_dot_lies_on_its_axis_which_starts_at_0_where_values_differ_by_half(tmp_path, figures):
+def test_dots_lie_on_their_axis(tmp_path, figures):
     groups = {"one": {"a": (0.4, 0.0), "b": (0.85, 0.0)}, "two": {"a": (0.74, 0.0), "b": (0.9, 0.02)}}
     plots.dots(tmp_path / "d.png", groups, "title", "accuracy")
     plots.dots(tmp_path / "e.png", {"one": {"a": (0.8, 0.0), "b": (0.85, 0.0)}}, "title", "accuracy")
@@ -121,14 +121,14 @@ def test_every_dot_lies_on_its_axis_which_starts_at_0_where_values_differ_by_hal
         ((0.75, 0.5, 0.5, 0.5), (0.76, 0.51, 0.51, 0.51), "-1.0 (each of 4 methods)"),
     ],
 )
-def test_a_title_compares_models_added_with_one_model(added, full, said):
+def test_title_compares_sum_with_one_model(added, full, said):
     names = ("taft", "soup", "lda", "exact")
     parts = [dict(zip(names, values, strict=False)) for values in (added, full)]
     title = titles.composed("cub50", 50, parts[0] | {"greedy": 0.1}, parts[1])
     assert title == f"cub50: 50 models added change accuracy by {said} points against one model of all data"
 
 
-def test_a_title_of_equal_accuracies_has_no_numbers():
+def test_title_of_equals_has_no_numbers():
     equal = dict.fromkeys(("exact", "ridge", "ranpac", "lda"), 0.75)
     title = titles.composed("cub50", 10, equal, {**equal, "lda": 0.7502})
     assert title == "cub50: 10 models added are as accurate as one model of all data"

@@ -28,7 +28,7 @@ def cache(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_private_trains_says_what_it_spent_and_spends_it_once(cache, tmp_path):
+def test_private_spends_once_and_says_so(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--epochs=30", "--subset=head"]
     line, err = run("private", *flags)
     result = json.loads(line)
@@ -73,7 +73,7 @@ def test_private_statistics_are_released_once(cache, tmp_path, how):
 
 
 @pytest.mark.long
-def test_private_samples_by_poisson_and_a_seed_is_not_private(cache, tmp_path):
+def test_poisson_with_seed_is_not_private(cache, tmp_path):
     small = ["--subset=head", "--epochs=2", "--sampling=poisson", "--batch_size=100", "--epsilon=8", "--noise_seed=1"]
     line, err = run("private", cache, *small, f"--out={tmp_path}")
     result = json.loads(line)
@@ -84,7 +84,7 @@ def test_private_samples_by_poisson_and_a_seed_is_not_private(cache, tmp_path):
     assert result["epsilon"] <= 8
 
 
-def test_a_private_run_says_how_many_paid_steps_a_kill_lost(cache, tmp_path, monkeypatch):
+def test_private_says_steps_a_kill_lost(cache, tmp_path, monkeypatch):
     flags, taken, real = [cache, f"--out={tmp_path}", "--epochs=5", "--subset=head"], [], train._private_step
 
     def step(*arguments, **options):
@@ -106,7 +106,7 @@ def test_a_private_run_says_how_many_paid_steps_a_kill_lost(cache, tmp_path, mon
 
 
 @pytest.mark.long
-def test_a_killed_private_run_goes_on_within_its_budget(cache, tmp_path):
+def test_killed_private_run_keeps_budget(cache, tmp_path):
     flags, ledger = [cache, f"--out={tmp_path}", "--epochs=400", "--subset=head"], tmp_path / "ledger.json"
     child = start("tangent_jax", "private", *flags)
     try:
@@ -163,7 +163,7 @@ def test_private_protects_owners(cache, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [("--subset=head", "--epochs=1"), ("--method=exact",)], ids=["taft", "exact"])
-def test_private_classes_of_a_list_depend_on_no_image(cache, tmp_path, how):
+def test_private_class_list_needs_no_image(cache, tmp_path, how):
     photos, table, listed = photographs(tmp_path / "photos"), tmp_path / "owners.csv", tmp_path / "listed.txt"
     (photos / "train/emu").mkdir()
     (photos / "train/emu/0.png").write_bytes(picture())
@@ -194,7 +194,7 @@ def test_private_classes_of_a_list_depend_on_no_image(cache, tmp_path, how):
 
 
 @pytest.mark.slow
-def test_private_says_that_the_division_of_one_split_is_not_covered(cache, tmp_path):
+def test_private_says_division_is_not_covered(cache, tmp_path):
     """And a head's classes are in the order of --classes, which its file keeps."""
     photos = photographs(tmp_path / "photos")
     flags = [cache, "--delta=1e-2", "--epsilon=3", "--method=exact", "--classes=dog,cat", f"--out={tmp_path}/out"]
@@ -210,7 +210,7 @@ def test_private_says_that_the_division_of_one_split_is_not_covered(cache, tmp_p
     assert "may move another" not in run("private", *flags, f"--dataset=folder:{photos}")[1]
 
 
-def test_private_prints_the_epsilon_of_an_owner_of_the_most_images(cache, tmp_path):
+def test_private_prints_epsilon_of_owner(cache, tmp_path):
     table = tmp_path / "owners.csv"
     table.write_text("".join(f"digit {i},owner {i // 8}\n" for i in range(898)))
     flags = [cache, "--subset=head", "--epochs=2", "--unit=example", f"--owners={table}"]
@@ -222,7 +222,7 @@ def test_private_prints_the_epsilon_of_an_owner_of_the_most_images(cache, tmp_pa
 
 
 @pytest.mark.long
-def test_audit_stays_under_the_claim_and_tells_a_broken_mechanism_by_its_exit_code(cache, tmp_path):
+def test_audit_exit_code_tells_broken_mechanism(cache, tmp_path):
     flags = [cache, "--subset=head", "--repeats=40", "--steps=2", "--confidence=0.999"]
     result = json.loads(run("privacy audit", *flags, f"--out={tmp_path}/good")[0])
     assert result["kept"]
@@ -235,7 +235,7 @@ def test_audit_stays_under_the_claim_and_tells_a_broken_mechanism_by_its_exit_co
 
 
 @pytest.mark.slow
-def test_a_private_run_is_audited_by_its_own_canaries_and_says_the_same_when_it_is_read(cache, tmp_path):
+def test_private_run_is_audited_by_canaries(cache, tmp_path):
     flags = [cache, "--subset=head", "--epochs=4", "--canaries=100", f"--out={tmp_path}"]
     line, _ = run("private", *flags)
     result, coins = json.loads(line), (tmp_path / "coins.json").read_text()
@@ -248,7 +248,7 @@ def test_a_private_run_is_audited_by_its_own_canaries_and_says_the_same_when_it_
 
 
 @pytest.mark.slow
-def test_runs_without_noise_are_caught_each_by_its_own_canaries(cache, tmp_path):
+def test_noiseless_runs_are_caught(cache, tmp_path):
     flags = ["--subset=head", "--epsilon=1", "--steps=2", "--repeats=2", "--canaries=300", "--broken=no_noise"]
     line, err = run("privacy audit", cache, *flags, f"--out={tmp_path}", code=1)
     result = json.loads(line)

@@ -25,7 +25,7 @@ def mmd(x, y, images, scale):
 
 
 @pytest.mark.parametrize("images", [np.arange(7), np.array([0, 0, 1, 2, 2, 2, 3])])
-def test_distances_and_p_values_are_those_of_every_swap(monkeypatch, images):
+def test_p_values_are_of_every_swap(monkeypatch, images):
     """The swaps are made on the samples; the test flips signs of the parts."""
     u, p, q = np.random.default_rng(1).normal(size=(3, 7, 2)) + np.array([0, 0.5, 1])[:, None, None]
     scale = relative.bandwidth(u, p, q)
@@ -44,7 +44,7 @@ def test_distances_and_p_values_are_those_of_every_swap(monkeypatch, images):
 
 
 @pytest.mark.parametrize("images", [np.arange(7), np.array([0, 0, 1, 2, 2, 2, 3])])
-def test_the_error_is_that_of_leaving_out_each_image(monkeypatch, images):
+def test_error_is_leave_one_out(monkeypatch, images):
     u, p, q = np.random.default_rng(1).normal(size=(3, 7, 2))
     scale = relative.bandwidth(u, p, q)
     asked = []
@@ -69,7 +69,7 @@ NULLS = {
 
 
 @pytest.mark.parametrize("null", NULLS)
-def test_its_level_is_kept_where_the_model_is_as_near_to_both(monkeypatch, null):
+def test_relative_test_keeps_its_level(monkeypatch, null):
     monkeypatch.setattr(relative, "DRAWS", 400)
     rng = np.random.default_rng(0)
     runs = 400
@@ -77,7 +77,7 @@ def test_its_level_is_kept_where_the_model_is_as_near_to_both(monkeypatch, null)
     assert np.mean(kept) <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
 
 
-def test_its_power_grows_with_what_the_removal_left():
+def test_relative_test_has_power():
     """Outputs move by 1.5 if the image was seen; a removal leaves a share of that."""
     rng = np.random.default_rng(0)
     runs = 40

@@ -19,7 +19,7 @@ from tangent_jax.solver import choose_by_folds
 from tangent_jax.train.features import FOLDS, folds_of
 
 
-def test_federated_averaging_starts_each_round_from_the_mean_of_the_last():
+def test_fedavg_starts_from_last_mean():
     tangent, _ = predictor("blocks", 1)
     network = dataclasses.replace(tangent, method="nlft")
     x = normal(4, (12, *network.model.input_shape(network.subset.stage)))
@@ -36,7 +36,7 @@ def test_federated_averaging_starts_each_round_from_the_mean_of_the_last():
     assert_rel_close(got.w["head"]["kernel"] - start, want.w["head"]["kernel"] - start, 1e-4)
 
 
-def test_images_of_an_anchor_train_in_every_fold_and_are_never_held_out():
+def test_anchor_images_are_never_held_out():
     rng, targets = np.random.default_rng(0), np.repeat(np.arange(3), 20)
     examples = tuple((f"{i:064x}", f"{i}") for i in range(60))
     session = np.arange(0, 60, 3)
@@ -54,7 +54,7 @@ def test_images_of_an_anchor_train_in_every_fold_and_are_never_held_out():
     assert (folds_beside(grouped, session) == -1).all()
 
 
-def test_bench_hog_chooses_and_tests_lda_on_what_scikit_image_gives(tmp_path, monkeypatch):
+def test_bench_hog_tests_lda_on_hog(tmp_path, monkeypatch):
     def hog(image, **settings):
         assert image.shape == (64, 64, 3)
         assert settings["channel_axis"] == -1
@@ -71,7 +71,7 @@ def test_bench_hog_chooses_and_tests_lda_on_what_scikit_image_gives(tmp_path, mo
     assert row["accuracy"] > 0.7
 
 
-def test_bench_contributors_draws_finished_results(tmp_path):
+def test_bench_contributors_draws_results(tmp_path):
     def folder(name, result):
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(json.dumps(result))

@@ -13,7 +13,7 @@ from run_binary import ROOT, run, start, wait_until
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_a_run_that_is_asked_to_stop_saves_and_goes_on(tmp_path, number):
+def test_stopped_run_saves_and_goes_on(tmp_path, number):
     cache, out = f"--cache_dir={tmp_path / 'cache'}", tmp_path / "out"
     flags, said = [cache, "--subset=head", f"--out={out}"], tmp_path / "stderr"
     child = start("talkative", "tangent_jax", "finetune", *flags, "--epochs=60000", stderr=said)
@@ -32,7 +32,7 @@ def test_a_run_that_is_asked_to_stop_saves_and_goes_on(tmp_path, number):
     assert json.loads(run("finetune", *flags, "--epochs=60")[0])["accuracy"] > 0.5
 
 
-def test_a_signal_while_the_libraries_are_imported_is_one_line():
+def test_signal_at_import_is_one_line():
     code = "import experiments, os, signal; os.kill(os.getpid(), signal.SIGTERM)"
     child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (child.returncode, child.stderr.strip()) == (143, "interrupted before anything began")

@@ -62,7 +62,7 @@ def assert_seen(removals, signals, steps):
     np.testing.assert_allclose(signals, removals.pool.signals(models), atol=0.02)
 
 
-def test_one_model_is_solved_less_what_its_way_takes_out(removals, signals):
+def test_solve_leaves_out_what_its_way_says(removals, signals):
     rows, member = removals.requests["few"], removals.member
     left = without(member, rows)
     assert_seen(removals, signals["nothing"], [optimum(removals, m) for m in member])
@@ -77,7 +77,7 @@ def test_one_model_is_solved_less_what_its_way_takes_out(removals, signals):
     assert np.abs(signals["exact/few"] - signals["nothing"][:3])[:, rows][member[:3, rows]].min() > 0.02
 
 
-def test_each_way_is_nearer_to_the_model_that_its_name_says(removals, signals):
+def test_each_way_is_near_its_model(removals, signals):
     member = removals.member
     tests = relative(signals, member, removals.requests)
     assert {*tests} == {"subtracted", "exact", "dropped", "retrained"}
@@ -89,14 +89,14 @@ def test_each_way_is_nearer_to_the_model_that_its_name_says(removals, signals):
         assert test["p_kept"] > 0.5
 
 
-def test_shards_are_dropped_or_trained_again_where_they_held_a_removed_image(removals, signals):
+def test_shards_with_removed_image_retrain(removals, signals):
     rows, member = removals.requests["few"], removals.member
     assert_seen(removals, signals["composed"], [composed(removals, m) for m in member])
     assert_seen(removals, signals["retrained/few"], [composed(removals, m) for m in without(member, rows)[:3]])
     assert_seen(removals, signals["dropped/few"], [composed(removals, m, rows) for m in member[:3]])
 
 
-def test_a_model_all_of_whose_shards_are_dropped_has_no_signals(removals):
+def test_all_dropped_shards_have_no_signal(removals):
     every = dataclasses.replace(removals, requests={"all": np.arange(N)})
     assert np.isnan(every.sharded(np.arange(3))["dropped/all"]).all()
 
@@ -108,7 +108,7 @@ def test_parts_that_are_finished_are_read_again(removals, signals):
         np.testing.assert_array_equal(values, signals[way])
 
 
-def test_a_finer_certificate_leaves_less_of_what_was_removed(removals):
+def test_finer_certificate_leaves_less(removals):
     gaps = removals.certified("few", 3, (1.0, 1e-2, 1e-4))
     sizes = [np.abs(gaps[c]).max() for c in ("1", "0.01", "0.0001")]
     assert sizes[0] > 2 * sizes[1] > 4 * sizes[2]

@@ -96,7 +96,7 @@ def same_run(s3, url, local):
     assert {path.name for path in local.iterdir()} <= {name.split("/")[-1] for name in s3.fs.ls(url, detail=False)}
 
 
-def test_finetune_from_a_bucket_into_a_bucket_is_that_on_disk(s3, tmp_path):
+def test_bucket_run_is_that_on_disk(s3, tmp_path):
     run(*training("finetune", s3.here, tmp_path, f"--out={tmp_path}/here"))
     url = "s3://bucket/tuned"
     out, _ = run(*training("finetune", "s3://bucket", tmp_path, f"--out={url}/"))
@@ -127,7 +127,7 @@ def kill_and_end(s3, tmp_path, url, *flags, number, times):
 
 
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGKILL, 1), *in_long((signal.SIGKILL, 3), (signal.SIGTERM, 3))])
-def test_a_run_that_is_killed_goes_on_elsewhere_with_the_bits_of_one_on_disk(number, times, s3, tmp_path):
+def test_killed_bucket_run_goes_on_elsewhere(number, times, s3, tmp_path):
     more = ["--epochs=9", "--batch_size=8"]
     run(*training("finetune", s3.here, tmp_path, *more, f"--out={tmp_path}/here"))
     url = f"s3://bucket/killed{number}-{times}"
@@ -137,7 +137,7 @@ def test_a_run_that_is_killed_goes_on_elsewhere_with_the_bits_of_one_on_disk(num
 
 
 @pytest.mark.long
-def test_two_processes_are_one_job_with_its_results_at_a_url(s3, tmp_path):
+def test_two_processes_write_one_url(s3, tmp_path):
     """Processes without a common disk, as on two hosts: a run is killed, and goes on elsewhere."""
     url = "s3://bucket/two"
     flags = training("finetune", "s3://bucket", tmp_path, "--epochs=6", "--batch_size=8", f"--out={url}")[1:-2]
@@ -181,7 +181,7 @@ def test_data_that_cannot_be_read_ends_a_training(after, s3, tmp_path):
 
 
 @pytest.mark.parametrize("after", [0, 1])
-def test_results_that_cannot_be_written_end_a_training(after, s3, tmp_path):
+def test_unwritable_results_end_training(after, s3, tmp_path):
     """At the first request that writes, and in the midst of it; no result is at the URL, and the command goes on."""
     url = f"s3://bucket/refused{after}"
     flags = training("finetune", s3.here, tmp_path, f"--out={url}")
@@ -193,7 +193,7 @@ def test_results_that_cannot_be_written_end_a_training(after, s3, tmp_path):
     assert s3.fs.exists(f"{url}/result.json")
 
 
-def test_a_bucket_that_does_not_exist_ends_a_command(s3, tmp_path):
+def test_missing_bucket_ends_command(s3, tmp_path):
     line = ends(*training("finetune", "s3://nothing", tmp_path, f"--out={tmp_path}/out"))
     assert "s3://nothing/photos.zip must be a file or folder; it does not exist" in line
     line = ends(*training("finetune", s3.here, tmp_path, "--out=s3://nothing/out"))
@@ -201,7 +201,7 @@ def test_a_bucket_that_does_not_exist_ends_a_command(s3, tmp_path):
     assert "The specified bucket does not exist" in line
 
 
-def test_what_needs_a_file_system_is_refused_with_the_remedy(s3, tmp_path):
+def test_file_system_needs_are_refused(s3, tmp_path):
     place = [f"--out={tmp_path}/out"]
     for flags in (
         training("private", s3.here, tmp_path, "--out=s3://bucket/x"),  # its ledger pays before each step
@@ -215,7 +215,7 @@ def test_what_needs_a_file_system_is_refused_with_the_remedy(s3, tmp_path):
         assert "as by aws s3 sync" in line
 
 
-def test_credentials_in_a_url_are_told_and_stored_nowhere(s3, tmp_path):
+def test_url_credentials_are_stored_nowhere(s3, tmp_path):
     secret = "s3://AKIA:se/cret@bucket"
     lines = [
         ends(*training("finetune", secret, tmp_path, f"--out={tmp_path}/out")),
@@ -230,7 +230,7 @@ def test_credentials_in_a_url_are_told_and_stored_nowhere(s3, tmp_path):
 
 
 @pytest.mark.long
-def test_a_server_that_is_down_ends_a_command_soon(s3, tmp_path, monkeypatch):
+def test_dead_server_ends_command_soon(s3, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     forget_clients()
     begin = time.monotonic()

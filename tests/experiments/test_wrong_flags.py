@@ -125,7 +125,7 @@ def cache(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("binary", "flags", "message"), CASES, ids=lambda value: str(value)[:40])
-def test_wrong_flag_is_one_sentence_before_any_work(tmp_path, binary, flags, message):
+def test_wrong_flag_is_refused_before_work(tmp_path, binary, flags, message):
     store = tmp_path / "store"
     if "{store}" in flags:
         Store(store)
@@ -138,7 +138,7 @@ def test_wrong_flag_is_one_sentence_before_any_work(tmp_path, binary, flags, mes
 
 
 @pytest.mark.slow
-def test_a_data_set_without_test_images_is_refused_before_any_image_is_read(tmp_path):
+def test_missing_test_images_are_refused_early(tmp_path):
     names = [f"{c}/{i}.png" for c in "ab" for i in range(5)]
     write(tmp_path, *(f"photos/{name}" for name in names))
     manifest = {"classes": ["a", "b"], "items": [[name, "train", "ab".index(name[0])] for name in names]}
@@ -151,7 +151,7 @@ def test_a_data_set_without_test_images_is_refused_before_any_image_is_read(tmp_
 
 
 @pytest.mark.slow
-def test_copies_and_what_is_left_out_are_said_once(tmp_path, cache):
+def test_copies_are_said_once(tmp_path, cache):
     write(
         tmp_path,
         *(f"photos/train/{c}/{i}.png" for c in "ab" for i in range(4)),
@@ -182,7 +182,7 @@ def test_copies_and_what_is_left_out_are_said_once(tmp_path, cache):
 
 
 @pytest.mark.slow
-def test_test_images_that_change_are_measured_again(tmp_path, cache):
+def test_changed_test_images_are_remeasured(tmp_path, cache):
     names = [f"photos/{split}/{c}/{i}.png" for split in ("train", "test") for c in "ab" for i in range(3)]
     write(tmp_path, *names)
     flags = [
@@ -203,7 +203,7 @@ def test_test_images_that_change_are_measured_again(tmp_path, cache):
     assert second["accuracy"] <= 0.5  # every test image is a training image of the other class
 
 
-def test_runs_repairs_a_torn_line_and_refuses_an_altered_one(tmp_path):
+def test_runs_repairs_torn_line_only(tmp_path):
     path = tmp_path / "runs.jsonl"
     runs, other = Runs(path), Runs(path)
     runs.add("a", 0.5)
@@ -230,7 +230,7 @@ def test_add_of_a_mistyped_source_makes_no_store(tmp_path):
 
 
 @pytest.mark.slow
-def test_groups_that_a_choice_of_settings_would_divide_are_refused(tmp_path):
+def test_settings_never_divide_groups(tmp_path):
     write(
         tmp_path, *(f"set/{s}/{c}/{t}_{f}.png" for s in ("train", "test") for c in "ab" for t in range(2) for f in "x")
     )

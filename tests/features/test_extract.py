@@ -84,7 +84,7 @@ def count_trunk(monkeypatch):
 
 @pytest.mark.parametrize("stored", [None, "float16"])
 @pytest.mark.parametrize("stage", [0, 1, 3, 4])
-def test_no_example_gives_empty_features_of_the_shape_and_dtype_of_others(tmp_path, stage, stored):
+def test_no_example_gives_empty_features(tmp_path, stage, stored):
     """It was a ValueError of a reshape, of the program that was traced for rows of no example."""
     data = examples()
     got = compute(stage, tmp_path / "none", data.take(np.zeros(0, int)), stored=stored)
@@ -95,7 +95,7 @@ def test_no_example_gives_empty_features_of_the_shape_and_dtype_of_others(tmp_pa
     assert not (tmp_path / "none").exists()
 
 
-def test_nothing_is_trained_on_or_measured_of_no_example(tmp_path):
+def test_no_example_is_not_trained_on(tmp_path):
     predict = tangent(Pretrained(MODEL, W, "test"))
     none = extract(predict, examples().take(np.zeros(0, int)), Cache(tmp_path))
     assert predict(predict.zeros(), np.asarray(none.inputs)).shape == (0, 7)
@@ -161,7 +161,7 @@ class Mended(Users):
         return super().apply(w, x, start, stop) + 1.0
 
 
-def test_a_model_whose_code_or_any_field_changed_gets_new_rows(tmp_path):
+def test_changed_model_gets_new_rows(tmp_path):
     """A field that `trunk_settings` forgot came back as the old code's rows."""
     models = [Users(MODEL.config), Users(MODEL.config, gain=2.0), Mended(MODEL.config)]
     for model in [*models, *models]:
@@ -171,7 +171,7 @@ def test_a_model_whose_code_or_any_field_changed_gets_new_rows(tmp_path):
     assert len([*tmp_path.iterdir()]) == 3
 
 
-def test_code_that_changes_in_one_process_gets_new_rows(tmp_path, monkeypatch):
+def test_changed_code_gets_new_rows(tmp_path, monkeypatch):
     """JAX compiles a function once; the rows of a model whose code was mended are computed by the new code."""
     model = Users(MODEL.config)
     before = extract(Trunk(model, W, 2), examples().take(np.arange(5)), Cache(tmp_path))
@@ -181,7 +181,7 @@ def test_code_that_changes_in_one_process_gets_new_rows(tmp_path, monkeypatch):
     assert_rel_close(np.asarray(after.inputs), 3.0 * np.asarray(before.inputs))
 
 
-def test_a_shape_that_apply_does_not_give_writes_no_row(tmp_path):
+def test_wrong_shape_writes_no_row(tmp_path):
     model = Users(MODEL.config, said=(10,))
     with pytest.raises(
         InputError, match=r"apply must give the input of stage 2 in the model.s shape \(10,\); got \(5, 12\)"
@@ -190,7 +190,7 @@ def test_a_shape_that_apply_does_not_give_writes_no_row(tmp_path):
     assert not [*tmp_path.rglob("rows.bin")]
 
 
-def test_a_higher_stage_continues_from_a_lower_one(tmp_path):
+def test_higher_stage_continues_lower(tmp_path):
     compute(2, tmp_path)
     reads = []
     got = compute(4, tmp_path, examples(reads))
@@ -198,7 +198,7 @@ def test_a_higher_stage_continues_from_a_lower_one(tmp_path):
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(4)))
 
 
-def test_a_damaged_lower_stage_is_not_continued_from(tmp_path):
+def test_damaged_lower_stage_is_not_used(tmp_path):
     compute(2, tmp_path)
     data = next(tmp_path.glob("*/rows.bin"))
     content = bytearray(data.read_bytes())
@@ -208,7 +208,7 @@ def test_a_damaged_lower_stage_is_not_continued_from(tmp_path):
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(4)))
 
 
-def test_an_image_that_was_altered_since_it_was_identified_gives_no_row(tmp_path):
+def test_altered_image_gives_no_row(tmp_path):
     pictures, data = PICTURES.copy(), examples()
     data = dataclasses.replace(data, read=lambda i: pictures[i])
     assert data.identifiers() == examples().identifiers()
@@ -217,7 +217,7 @@ def test_an_image_that_was_altered_since_it_was_identified_gives_no_row(tmp_path
         compute(3, tmp_path, data)
 
 
-def test_an_unreadable_image_is_named_or_skipped_and_counted(tmp_path):
+def test_unreadable_image_is_named_or_skipped(tmp_path):
     for _ in range(2):  # also once the cache knows
         with pytest.raises(InputError, match="image 70"):
             compute(3, tmp_path, examples(bad=(70, 80)))
@@ -228,7 +228,7 @@ def test_an_unreadable_image_is_named_or_skipped_and_counted(tmp_path):
         assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3))[kept])
 
 
-def test_images_that_were_skipped_are_read_once_the_limit_is_raised(tmp_path):
+def test_raised_limit_reads_skipped_images(tmp_path):
     few = {"most_pixels": 9 * 9 - 1}
     assert compute(3, tmp_path, skip=True, **few).skipped == 150
     assert compute(3, tmp_path, skip=True, **few).skipped == 150
@@ -239,7 +239,7 @@ def test_images_that_were_skipped_are_read_once_the_limit_is_raised(tmp_path):
         Cache(tmp_path, most_pixels=0)
 
 
-def test_images_that_were_skipped_are_read_once_their_decoder_is_there(tmp_path, monkeypatch):
+def test_new_decoder_reads_skipped_images(tmp_path, monkeypatch):
     content = (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", b"\0\0\0\x18ftypheic\0\0\0\1mif1heic")
     data = Examples(("a.heic", "b.heic"), np.arange(2, dtype=np.int32), lambda i: content[i])
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
@@ -252,7 +252,7 @@ def test_images_that_were_skipped_are_read_once_their_decoder_is_there(tmp_path,
     assert (got.skipped, len(got.inputs)) == (0, 2)
 
 
-def test_bfloat16_is_stored_as_such_and_moves_the_rows_little(tmp_path):
+def test_bfloat16_rows_are_stored_as_such(tmp_path):
     got = compute(3, tmp_path, dtype="bfloat16")
     assert got.inputs.dtype == "bfloat16"
     assert_rel_close(np.asarray(got.inputs, np.float32), np.asarray(expected(3)), 5e-2)
@@ -260,7 +260,7 @@ def test_bfloat16_is_stored_as_such_and_moves_the_rows_little(tmp_path):
 
 @pytest.mark.parametrize("stored", ["float16", "bfloat16"])
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_half_precision_rows_move_the_outputs_within_their_rounding(tmp_path, stored, blocks):
+def test_half_rows_move_outputs_by_rounding(tmp_path, stored, blocks):
     predict = tangent(Pretrained(MODEL, W, "here"), blocks)
     dw = tree_normal(5, predict.subset.part(W))
     whole, half = (extract(predict, examples(), Cache(tmp_path, kind)) for kind in (None, stored))
@@ -291,7 +291,7 @@ def test_a_part_of_the_features_copies_nothing(tmp_path):
     assert part.inputs.nbytes == 15 * whole.inputs[0].nbytes
 
 
-def test_features_that_trained_are_pickled_without_their_copy_on_the_device(tmp_path):
+def test_trained_features_pickle_without_copy(tmp_path):
     features = compute(3, tmp_path)
     features.batches().resident()
     again = pickle.loads(pickle.dumps(features))
@@ -301,7 +301,7 @@ def test_features_that_trained_are_pickled_without_their_copy_on_the_device(tmp_
     assert again.examples == features.examples
 
 
-def test_a_cache_whose_folder_others_may_enter_stays_so(tmp_path):
+def test_shared_cache_stays_shared(tmp_path):
     tmp_path.chmod(0o755)
     compute(3, tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o755
@@ -316,7 +316,7 @@ def test_rows_of_other_sets_are_read_not_computed(tmp_path, monkeypatch):
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3))[rows])
 
 
-def test_a_cache_of_other_images_costs_no_key_of_a_lower_stage(tmp_path, monkeypatch):
+def test_other_images_cost_no_lower_key(tmp_path, monkeypatch):
     """Each traces the program and hashes the weights: 32 s of a job of ViT-L/16 on a GPU."""
     compute(3, tmp_path, examples().take(np.arange(9)))
     keys = []
@@ -325,7 +325,7 @@ def test_a_cache_of_other_images_costs_no_key_of_a_lower_stage(tmp_path, monkeyp
     assert keys == [3]
 
 
-def test_rows_that_are_erased_while_a_higher_stage_continues_are_not_read_as_zeros(tmp_path, monkeypatch):
+def test_rows_erased_meanwhile_are_not_zeros(tmp_path, monkeypatch):
     compute(3, tmp_path)
     (folder,) = tmp_path.iterdir()
     gone = {examples().identifiers()[7]}
@@ -353,7 +353,7 @@ def test_kept_rows_of_zeros_are_copied_as_others(tmp_path):
     assert not compute(0, tmp_path, data.take(np.array([0]))).inputs[0].any()
 
 
-def test_a_cache_that_nobody_wrote_to_is_not_read_to_check_it(tmp_path, monkeypatch):
+def test_unwritten_cache_is_not_checked(tmp_path, monkeypatch):
     compute(3, tmp_path)
     (folder,) = tmp_path.iterdir()
     checked, crc = [], row_store.checksum
@@ -366,7 +366,7 @@ def test_a_cache_that_nobody_wrote_to_is_not_read_to_check_it(tmp_path, monkeypa
     assert len(checked) == 150
 
 
-def test_photographs_in_a_model_of_letters_are_said_once(capsys, tmp_path):
+def test_photographs_in_letter_model_are_said(capsys, tmp_path):
     """The 16 x 16 toy was trained on photographs, unsaid."""
     letters, photo = load("builtin"), np.zeros((60, 40, 3), np.uint8)
     of_photos = Examples(("a", "b"), np.array([0, 1], np.int32), lambda i: photo + i)
@@ -407,7 +407,7 @@ def unreadable_class(split, classes=("cat", "dog", "hat")):
     return Dataset("set", classes, {name: part(name) for name in ("train", "test")})
 
 
-def test_a_training_class_without_a_readable_image_is_refused_with_its_count_and_cause(tmp_path):
+def test_unreadable_training_class_is_refused(tmp_path):
     data = unreadable_class("train")
     with pytest.raises(InputError, match=r"^4 of 4 images of hat cannot be read, .*train/hat/2") as error:
         compute(1, tmp_path, data.train, skip=True)
@@ -419,14 +419,14 @@ def test_a_training_class_without_a_readable_image_is_refused_with_its_count_and
         compute(1, tmp_path, rest, skip=True)
 
 
-def test_a_test_class_or_a_part_of_train_without_a_readable_image_is_said(tmp_path, capfd):
+def test_unreadable_test_class_is_said(tmp_path, capfd):
     assert compute(1, tmp_path, unreadable_class("test").test, skip=True).skipped == 4
     assert "4 of 4 images of hat cannot be read" in capfd.readouterr().err
     assert compute(1, tmp_path, unreadable_class("train").train.take(np.arange(6)), skip=True).skipped == 2
     assert "2 of 2 images of hat cannot be read" in capfd.readouterr().err
 
 
-def test_a_class_that_keeps_a_readable_image_is_not_mentioned(tmp_path, capfd):
+def test_partly_readable_class_is_not_said(tmp_path, capfd):
     data = Dataset("set", tuple("abcdefg"), {"train": examples(bad=(0, 1)), "test": examples()})
     assert compute(1, tmp_path, data.train, skip=True).skipped == 2
     assert not capfd.readouterr().err

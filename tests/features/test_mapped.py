@@ -54,7 +54,7 @@ def kept(case, rows=None):
     return rows_of(map_, once if rows is None else once.take(rows))
 
 
-def test_a_pass_that_was_interrupted_goes_on_after_its_last_chunk_with_the_same_bits(case, monkeypatch):
+def test_interrupted_pass_goes_on(case, monkeypatch):
     whole = rows_of(*case[:2])
     with monkeypatch.context() as patch:
         calls = computed(patch, after=2)
@@ -88,7 +88,7 @@ def test_an_altered_chunk_is_computed_again(case, monkeypatch):
     assert calls == [1]
 
 
-def test_rows_of_removed_images_are_erased_with_the_inputs_and_never_read_as_zeros(case):
+def test_removed_rows_are_erased_with_inputs(case):
     map_, data, cache = case
     kept(case)
     removed = data.examples[7][0]

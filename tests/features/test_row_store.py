@@ -71,7 +71,7 @@ def write_chunk(rows, number):
     rows.write(chunk(number), ROWS[chunk(number)])
 
 
-def test_a_filled_store_has_all_rows_but_the_skipped_ones(tmp_path):
+def test_filled_store_lacks_skipped_rows_alone(tmp_path):
     rows = store_in(tmp_path)
     assert fill(rows, source()) == [131]
     assert has_rows(rows)
@@ -137,7 +137,7 @@ def test_no_lock_is_held_while_rows_are_computed(tmp_path):
     fill(store_in(tmp_path), compute)
 
 
-def test_the_next_rows_are_computed_while_rows_are_written_and_few_wait(tmp_path, monkeypatch):
+def test_rows_are_computed_while_written(tmp_path, monkeypatch):
     computed, waiting = [], []
 
     def slow(self, images, values, skipped, write=RowStore.write):
@@ -154,7 +154,7 @@ def test_the_next_rows_are_computed_while_rows_are_written_and_few_wait(tmp_path
 
 
 @pytest.mark.parametrize("bad", [0, 7])
-def test_a_full_disk_is_raised_and_other_chunks_stay(tmp_path, monkeypatch, bad):
+def test_full_disk_keeps_other_chunks(tmp_path, monkeypatch, bad):
     def full(path, pieces, wait=True, write_at=row_store.write_at):
         if path.name == "rows.bin" and bad * 64 * 60 in pieces:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -169,7 +169,7 @@ def test_a_full_disk_is_raised_and_other_chunks_stay(tmp_path, monkeypatch, bad)
     assert has_rows(filled(tmp_path))
 
 
-def test_a_request_to_stop_is_met_after_the_chunk_and_the_next_call_goes_on(tmp_path):
+def test_stop_is_met_after_the_chunk(tmp_path):
     computed = []
 
     def stopping(spans):
@@ -187,7 +187,7 @@ def test_a_request_to_stop_is_met_after_the_chunk_and_the_next_call_goes_on(tmp_
     assert again == [2, 3, 4, 5, 6]  # the skipped row, then from chunk 3 on
 
 
-def test_an_error_of_the_source_is_raised_once_its_predecessors_are_written(tmp_path):
+def test_source_error_waits_for_predecessors(tmp_path):
     def failing(spans):
         yield from source()(spans[:3])
         raise InputError("an image was expected; got text.")
@@ -235,7 +235,7 @@ def alter_line(line):
         ("examples.txt", alter_line(bytes(LINE.itemsize)), 1),
     ],
 )
-def test_altered_rows_and_lines_are_missing_and_are_filled_once(tmp_path, name, harm, count):
+def test_altered_rows_are_filled_once(tmp_path, name, harm, count):
     filled(tmp_path)
     path = tmp_path / name
     content = path.read_bytes()
@@ -279,7 +279,7 @@ t.filled(Path(sys.argv[1]))
 
 
 @pytest.mark.parametrize("fsyncs", [1, 2, 3, 7])
-def test_a_killed_process_leaves_whole_rows_and_the_next_goes_on(tmp_path, fsyncs):
+def test_killed_process_leaves_whole_rows(tmp_path, fsyncs):
     tests = os.path.dirname(os.path.dirname(__file__))
     command = [sys.executable, "-c", KILLED.format(tests=tests), str(tmp_path), str(fsyncs)]
     ended = subprocess.run(command, cwd=os.path.dirname(tests), capture_output=True, text=True)
@@ -293,7 +293,7 @@ def test_a_killed_process_leaves_whole_rows_and_the_next_goes_on(tmp_path, fsync
     assert has_rows(filled(tmp_path))
 
 
-def test_an_erased_row_is_zeros_and_is_computed_again(tmp_path):
+def test_erased_row_is_computed_again(tmp_path):
     filled(tmp_path)
     assert not erase(tmp_path, {"of no image"}.__contains__)
     assert erase(tmp_path, {NAMES[70]}.__contains__)
@@ -306,7 +306,7 @@ def test_an_erased_row_is_zeros_and_is_computed_again(tmp_path):
 
 
 @pytest.mark.parametrize("failing", range(3))
-def test_an_erasure_that_failed_is_completed_by_the_next(tmp_path, monkeypatch, failing):
+def test_failed_erasure_is_completed_by_next(tmp_path, monkeypatch, failing):
     filled(tmp_path)
     writes = []
 
@@ -325,7 +325,7 @@ def test_an_erasure_that_failed_is_completed_by_the_next(tmp_path, monkeypatch, 
     assert NAMES[70].encode() not in (tmp_path / "examples.txt").read_bytes()
 
 
-def test_a_program_that_computes_erased_rows_does_not_write_them(tmp_path):
+def test_erased_rows_are_not_written(tmp_path):
     rows = store_in(tmp_path)
     rows.create()
     write_chunk(rows, 0)
@@ -338,7 +338,7 @@ def test_a_program_that_computes_erased_rows_does_not_write_them(tmp_path):
 # Readers of rows that another program erases
 
 
-def test_open_rows_are_the_rows_and_no_part_of_the_map(tmp_path):
+def test_open_rows_are_no_part_of_map(tmp_path):
     rows = filled(tmp_path).opened()
     kept = Rows(rows, np.delete(np.arange(COUNT), 131))
     assert np.array_equal(kept, np.delete(ROWS, 131, 0))
@@ -349,7 +349,7 @@ def test_open_rows_are_the_rows_and_no_part_of_the_map(tmp_path):
 
 
 @pytest.mark.parametrize("moment", range(4))
-def test_a_reader_is_told_of_an_erasure_at_any_moment_and_other_rows_stay(tmp_path, monkeypatch, moment):
+def test_reader_is_told_of_erasure(tmp_path, monkeypatch, moment):
     opened, told = filled(tmp_path).opened(), []
     before = opened[64:128]
 
@@ -382,7 +382,7 @@ def refusals(opened):
     return sum(refused)
 
 
-def test_rows_that_were_erased_and_listed_again_are_not_read_as_zeros(tmp_path):
+def test_relisted_rows_are_not_zeros(tmp_path):
     opened = filled(tmp_path).opened()
     erase(tmp_path, {NAMES[70]}.__contains__)
     filled(tmp_path)  # by a program whose store may have the image
@@ -411,7 +411,7 @@ except InputError as error:
 """
 
 
-def test_a_process_that_has_rows_open_is_told_of_the_erasure_by_another(tmp_path):
+def test_other_process_is_told_of_erasure(tmp_path):
     filled(tmp_path)
     tests = os.path.dirname(os.path.dirname(__file__))
     command = [sys.executable, "-c", READER.format(tests=tests), str(tmp_path)]

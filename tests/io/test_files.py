@@ -25,13 +25,13 @@ def calls(monkeypatch):
     return seen
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns(tmp_path, calls):
+def test_file_is_on_disk_before_its_name(tmp_path, calls):
     write_whole(tmp_path / "here", "text")
     assert calls == [("sync", "here.partial"), ("name", "here"), ("sync", tmp_path.name)]
     assert (tmp_path / "here").read_text() == "text"
 
 
-def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, calls):
+def test_folder_is_on_disk_before_its_name(tmp_path, calls):
     with write_whole_folder(tmp_path / "out") as partial:
         (partial / "a").write_text("1")
         name = partial.name
@@ -73,7 +73,7 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
         pass
 
 
-def test_a_system_without_posix_fallocate_writes_the_blocks(tmp_path, monkeypatch):
+def test_missing_fallocate_writes_blocks(tmp_path, monkeypatch):
     """As macOS is."""
     monkeypatch.delattr(os, "posix_fallocate")
     path = tmp_path / "file"

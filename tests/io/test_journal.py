@@ -38,7 +38,7 @@ def files(folder):
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_what_was_appended_is_read_by_others_and_by_the_writer_alike(tmp_path, counted):
+def test_appended_lines_are_read_by_all(tmp_path, counted):
     journal = written(tmp_path, counted, [*ENTRIES, {"a": (1, 2)}])
     assert journal.entries == loaded(tmp_path, counted).entries == [*ENTRIES, {"a": [1, 2]}]
     assert journal.last() == loaded(tmp_path, counted).last() != START
@@ -49,7 +49,7 @@ def test_what_was_appended_is_read_by_others_and_by_the_writer_alike(tmp_path, c
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_an_open_journal_reads_what_others_changed(tmp_path, counted):
+def test_open_journal_reads_others_changes(tmp_path, counted):
     """Lines that were added are parsed alone; a journal that was cut, replaced or altered is read anew, or refused."""
     journal = written(tmp_path, counted)
     entries = journal.entries
@@ -88,7 +88,7 @@ def test_a_long_journal_is_read_in_a_second(tmp_path):
     assert time.process_time() - began < 2  # 0.2 s; 6 where each line copies those before it
 
 
-def test_a_missing_journal_is_empty_and_a_missing_counted_one_is_told(tmp_path):
+def test_missing_counted_journal_is_told(tmp_path):
     assert loaded(tmp_path).entries == []
     assert files(tmp_path) == {}
     with pytest.raises(InputError, match=r"the journal .*/journal\.jsonl is missing"):
@@ -101,7 +101,7 @@ def test_a_missing_journal_is_empty_and_a_missing_counted_one_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_a_line_cut_at_any_byte_is_left_out_and_the_next_one_takes_its_place(tmp_path, counted):
+def test_cut_line_is_replaced(tmp_path, counted):
     """As a kill leaves it: HEAD counts the lines before."""
     journal = written(tmp_path, counted, ENTRIES[:2])
     before = files(tmp_path)
@@ -121,14 +121,14 @@ def test_a_line_cut_at_any_byte_is_left_out_and_the_next_one_takes_its_place(tmp
         assert loaded(tmp_path, counted).rest == b""
 
 
-def test_without_a_count_a_journal_cut_at_any_byte_is_a_shorter_one(tmp_path):
+def test_uncounted_cut_journal_is_shorter(tmp_path):
     content = written(tmp_path).path.read_bytes()
     for cut in range(len(content)):
         (tmp_path / "journal.jsonl").write_bytes(content[:cut])
         assert loaded(tmp_path).entries == ENTRIES[: content[:cut].count(b"\n")]
 
 
-def test_any_changed_byte_of_a_counted_journal_is_told_by_the_names_of_its_files(tmp_path):
+def test_changed_byte_is_told_by_file(tmp_path):
     written(tmp_path, counted=True)
     for name, content in files(tmp_path).items():
         for at in range(len(content)):
@@ -141,7 +141,7 @@ def test_any_changed_byte_of_a_counted_journal_is_told_by_the_names_of_its_files
 
 
 @pytest.mark.parametrize("order", [[1, 2], [0, 2], [0, 2, 1], [0, 0, 1, 2], [0, 1, 1, 2], [2]])
-def test_lines_that_are_missing_twice_or_in_another_order_are_told(tmp_path, order):
+def test_missing_or_moved_lines_are_told(tmp_path, order):
     path = written(tmp_path).path
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[i] for i in order))
@@ -152,7 +152,7 @@ def test_lines_that_are_missing_twice_or_in_another_order_are_told(tmp_path, ord
 @pytest.mark.parametrize(
     "line", [b"", b"[]", b"7", b"null", b"{}", b'{"previous": 1}', b"\xff\xfe", b"[" * 99999, b'{"previous": {}}']
 )
-def test_what_no_journal_writes_is_one_line_and_the_lines_before_it_are_read(tmp_path, line):
+def test_unknown_line_is_refused(tmp_path, line):
     """And a caller who goes on from there, as a cache does, loses nothing else."""
     path = written(tmp_path).path
     path.write_bytes(path.read_bytes() + line + b"\nmore\nand more")
@@ -167,7 +167,7 @@ def test_what_no_journal_writes_is_one_line_and_the_lines_before_it_are_read(tmp
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_of_two_writers_the_one_that_read_before_is_refused_and_writes_nothing(tmp_path, counted):
+def test_late_writer_is_refused(tmp_path, counted):
     first, second = written(tmp_path, counted), loaded(tmp_path, counted)
     second.append({"by": "second"})
     before = files(tmp_path)
@@ -193,7 +193,7 @@ def test_many_writers_take_turns_by_a_lock(tmp_path):
     assert sorted(entry["i"] for entry in loaded(tmp_path).entries) == [*range(40)]
 
 
-def test_a_line_is_on_the_disk_before_it_is_counted_and_both_before_append_returns(tmp_path, monkeypatch):
+def test_line_is_on_disk_before_counted(tmp_path, monkeypatch):
     journal, synced = written(tmp_path, counted=True), []
 
     def fsync(descriptor, real=os.fsync):
@@ -231,7 +231,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("begun", [False, True])
-def test_stopped_at_any_system_call_it_is_as_before_or_as_after(tmp_path, monkeypatch, counted, begun):
+def test_stopped_append_is_before_or_after(tmp_path, monkeypatch, counted, begun):
     """Also from nothing, where the next process begins it again."""
     entries, outcomes = ENTRIES if begun else [], []
     for moment in range(20):

@@ -68,7 +68,7 @@ def test_a_file_is_read_from_any_place_in_blocks(url, monkeypatch):
             assert file.read(size) == content[start : start + size]
 
 
-def test_an_object_of_other_bytes_has_another_stamp(url):
+def test_other_bytes_have_another_stamp(url):
     place = paths.any_path(f"{url}/x")
     paths.write(f"{url}/x", b"1")
     first = paths.stamp_of(place)
@@ -90,7 +90,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_an_object_replaced_after_a_listing_is_refused_once(url, s3, name):
+def test_object_replaced_after_listing_is_refused(url, s3, name):
     """Sizes, stamps and bytes of one listing belong together; the next reading sees what is there then."""
     paths.write(f"{url}/x", b"1" * 100)
     place = paths.any_path(url) / "x"
@@ -101,7 +101,7 @@ def test_an_object_replaced_after_a_listing_is_refused_once(url, s3, name):
     assert READERS[name](place) == b"2" * 200
 
 
-def test_an_object_that_is_replaced_while_it_is_read_is_told(url, s3, monkeypatch):
+def test_object_replaced_while_read_is_told(url, s3, monkeypatch):
     monkeypatch.setattr(paths, "BLOCK", 64)
     paths.write(f"{url}/x", b"1" * 1000)
     place = paths.any_path(f"{url}/x")
@@ -117,7 +117,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_told(url, s3, monkeypatc
 # Copies
 
 
-def test_a_copy_is_fetched_again_only_if_it_changed(url, s3):
+def test_copy_is_fetched_only_if_changed(url, s3):
     paths.write(f"{url}/w.npz", b"1")
     paths.write(f"{url}/config.json", b"{}")
     copy = paths.local_copy(f"{url}/w.npz", ("config.json", "absent.json"))
@@ -142,7 +142,7 @@ def test_a_passing_copy_of_a_folder_is_deleted(url):
         assert [path.name for path in folder.iterdir()] == ["x"]
 
 
-def test_a_write_that_fails_leaves_the_old_object_and_no_part_of_the_new_one(url, s3, tmp_path):
+def test_failed_write_leaves_old_object(url, s3, tmp_path):
     (tmp_path / "large").write_bytes(bytes(101 << 20))  # in several parts
     paths.write(f"{url}/large", b"old")
     s3.fail("PUT", "/large", "QuotaExceeded", 507, "the bucket is full", after=1)
@@ -177,7 +177,7 @@ def test_a_run_goes_on_from_checkpoints_at_a_url(url):
 # Refusals
 
 
-def test_what_cannot_be_reached_is_one_line_in_the_librarys_words(url, s3, monkeypatch, tmp_path):
+def test_unreachable_url_is_one_line(url, s3, monkeypatch, tmp_path):
     refused("s3://nothing/x .*The specified bucket does not exist", paths.local_copy, "s3://nothing/x")
     refused("s3://nothing/x .*The specified bucket does not exist", paths.write, "s3://nothing/x", b"")
     refused(f"{url}/x must be reachable; got FileNotFoundError: {url[5:]}/x", paths.local_copy, f"{url}/x")
@@ -217,7 +217,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_credentials_in_a_url_are_neither_told_nor_stored(secret, tmp_path, monkeypatch):
+def test_credentials_are_not_told(secret, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "COPIES", str(tmp_path / "copies"))
     for call in (
         (paths.any_path, secret), (paths.local_copy, secret), (paths.write, secret, b""), (expand_path, secret),
@@ -239,7 +239,7 @@ SECRET_NAMES = (
 
 @pytest.mark.parametrize("before", ["?", "?v=1&", ";", "#"])
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_a_parameter_whose_name_says_that_it_opens_something_is_hidden(name, before):
+def test_opening_parameter_is_hidden(name, before):
     assert without_secrets(f"https://host/x{before}{name}=word&y=2") == f"https://host/x{before}{name}=***&y=2"
 
 

@@ -24,7 +24,7 @@ def test_features_are_copied_to_the_device_once():
     assert Batches(features.inputs, features.targets).resident()[0] is not first
 
 
-def test_one_process_writes_and_agrees_with_itself():
+def test_one_process_agrees_with_itself():
     placement.check_alike(lambda: pytest.fail("nobody to compare with"))
     assert hosts.is_writer()
     value = np.array([1, 2], np.uint32)
@@ -53,11 +53,11 @@ OMPI_4 = {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911"}
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
     ],
 )
-def test_a_job_is_one_that_the_environment_describes(environment, name):
+def test_environment_describes_the_job(environment, name):
     assert cluster({"JAX_PLATFORMS": "cpu", **environment}) == name
 
 
-def test_open_mpi_5_needs_mpi4py_or_the_three_flags(monkeypatch):
+def test_open_mpi_5_needs_mpi4py_or_flags(monkeypatch):
     environment = {"OMPI_COMM_WORLD_SIZE": "2"}
     monkeypatch.setattr(job, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="give coordinator=HOST:PORT, processes=N and process_id="):
@@ -66,7 +66,7 @@ def test_open_mpi_5_needs_mpi4py_or_the_three_flags(monkeypatch):
     assert cluster(environment) == "mpi4py"
 
 
-def test_arrays_on_a_mesh_of_explicit_axes_train_and_solve():
+def test_explicit_mesh_trains_and_solves():
     divided = NamedSharding(jax.make_mesh((1,), ("d",)), PartitionSpec("d"))
     assert AxisType.Explicit in divided.mesh.axis_types
     x, start = jax.device_put((np.eye(8, 5, dtype=np.float32), {"k": np.zeros((5, 3), np.float32)}), divided)

@@ -30,7 +30,7 @@ def written(monkeypatch, stream, seconds, total=None):
     return stream.getvalue()
 
 
-def test_a_log_has_one_plain_line_every_thirty_seconds(monkeypatch):
+def test_log_has_a_line_every_30_seconds(monkeypatch):
     text = written(monkeypatch, io.StringIO(), [3.0] * 100)
     lines = text.splitlines()
     assert 9 <= len(lines) <= 11
@@ -39,7 +39,7 @@ def test_a_log_has_one_plain_line_every_thirty_seconds(monkeypatch):
     assert "100/100" in lines[-1]
 
 
-def test_a_log_keeps_its_lines_where_steps_become_slow(monkeypatch):
+def test_log_keeps_lines_of_slow_steps(monkeypatch):
     """tqdm by itself waits for as many steps as it saw before."""
     lines = written(monkeypatch, io.StringIO(), [0.01] * 6000 + [10.0] * 12).splitlines()
     seconds = [float(line.partition("loss=")[2].rstrip("]")) for line in lines]
@@ -77,7 +77,7 @@ def test_a_stderr_that_is_no_file_has_lines(monkeypatch):
     assert "training: 100%" in written(monkeypatch, bare, [3.0] * 100)
 
 
-def test_a_terminal_that_does_not_say_its_size_has_a_bar(monkeypatch):
+def test_terminal_of_unknown_size_has_bar(monkeypatch):
     """A new pseudo-terminal has 0 rows and columns; `script` and containers may leave it so."""
     reader, writer = os.openpty()
     with open(writer, "w") as stream:

@@ -61,7 +61,7 @@ def test_a_record_has_the_types_of_its_fields():
 
 
 @pytest.mark.parametrize(("value", "match"), BAD)
-def test_a_field_of_another_type_is_named_in_one_line(value, match):
+def test_wrong_field_type_is_named(value, match):
     with pytest.raises(InputError, match=match) as error:
         convert(Outer, value, "F")
     assert "\n" not in str(error.value)

@@ -12,7 +12,7 @@ from tangent_jax.io import tensors
 from tangent_jax.io.tensors import LONG, MOST_HEADER, encode, read_header, read_tensors
 
 
-def test_a_text_beyond_the_limit_of_a_header_is_read_back(tmp_path):
+def test_long_text_is_read_back(tmp_path):
     """A component names each of its images: a million names are more than a header holds (docs/benchmarks.md)."""
     path, text = tmp_path / "a.safetensors", "ü" + "x" * MOST_HEADER
     numbers, metadata = {"b": np.arange(3.0), "a": np.ones((2, 3), np.float32)}, {"long": text, "short": "y" * LONG}
@@ -23,7 +23,7 @@ def test_a_text_beyond_the_limit_of_a_header_is_read_back(tmp_path):
     assert {*json.loads(path.read_bytes()[8 : read_header(path)[2]])["__metadata__"]} == {"short"}
 
 
-def test_every_rank_and_order_of_memory_is_read_back(tmp_path):
+def test_ranks_and_orders_are_read_back(tmp_path):
     values = {
         "scalar": np.float32(3.0),
         "empty": np.zeros((0, 2), np.float32),
@@ -38,7 +38,7 @@ def test_every_rank_and_order_of_memory_is_read_back(tmp_path):
         assert np.array_equal(read[name], value), name
 
 
-def test_metadata_that_no_header_or_text_holds_are_refused(tmp_path, monkeypatch):
+def test_impossible_metadata_is_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="the header must have at most 100,000,000 bytes; got 100,6"):
         encode({}, {f"{i}": "x" * LONG for i in range(100 * 10**6 // LONG + 1)})
     content = encode({}, {"provenance": "x" * (LONG + 1)})

@@ -102,7 +102,7 @@ class Curved(VisionTransformer):
         return Dual(y, dy * jnp.tanh(dy))
 
 
-def test_a_users_closed_form_is_held_to_what_it_claims():
+def test_users_closed_form_is_checked():
     """A Predictor was never asked: it got a certificate of 0."""
     predict, dw = predictor(blocks=0)
     curved = dataclasses.replace(predict, model=Curved(predict.model.config))

@@ -53,7 +53,7 @@ HEADS = {"block_1/attention/key/kernel": 1, "block_1/attention/value/kernel": 1}
 
 
 @pytest.mark.parametrize("loss", OBJECTIVES)
-def test_the_factors_of_one_example_are_its_gauss_newton_blocks(x64, loss):
+def test_factors_of_one_example_are_blocks(x64, loss):
     predict, dw, x, y, *_ = case = private_case("blocks", 1)
     v, objective, weights = tree_normal(60, dw), OBJECTIVES[loss], np.array([0, 0, 2.25, 0, 0, 0])
     found = make_curvature(predict, Batches(x, y), objective, dw, example_weights=weights)
@@ -61,7 +61,7 @@ def test_the_factors_of_one_example_are_its_gauss_newton_blocks(x64, loss):
     assert float(found.count) == 2.25
 
 
-def test_gains_and_biases_are_exact_for_all_examples_and_large_ones_have_blocks(x64, monkeypatch):
+def test_gains_and_biases_are_exact(x64, monkeypatch):
     predict, dw, x, y, *_ = case = private_case("blocks", 1)
     v, objective = tree_normal(61, dw), OBJECTIVES["rsl"]
     expected = trees.leaves(product_by_blocks(case, predict(dw, x), np.ones(6), objective.loss, v, {}))
@@ -86,7 +86,7 @@ def test_tokens_share_their_kernels_factors(x64):
         assert_rel_close(found.kernels[path][1], np.einsum("nctho,ncthp->hop", s, s) / 5)
 
 
-def test_factors_add_up_over_examples_and_by_weight(x64):
+def test_factors_add_over_examples(x64):
     predict, dw, x, y = private_task("blocks", 1)
     objective = OBJECTIVES["ce"]
 
@@ -99,7 +99,7 @@ def test_factors_add_up_over_examples_and_by_weight(x64):
         of([0]) + make_curvature(private_task("bitfit", 1)[0], Batches(x, y), objective)
 
 
-def test_random_signals_have_the_mean_of_all_and_few_examples_have_all(x64):
+def test_random_signals_have_exact_mean(x64):
     predict, dw, x, y = private_task("blocks", 0)
     many = Batches(np.repeat(x, 400, 0), np.repeat(y, 400), batch_size=600)
     exact, random = (make_curvature(predict, many, OBJECTIVES["rsl"], dw, key=key) for key in (None, jax.random.key(1)))
@@ -113,7 +113,7 @@ def test_random_signals_have_the_mean_of_all_and_few_examples_have_all(x64):
     )
 
 
-def test_signals_of_some_outputs_at_a_time_give_the_same_factors_in_less_memory(x64, monkeypatch):
+def test_chunked_signals_give_same_factors(x64, monkeypatch):
     """The signals of all 43 classes in two blocks took 1.2 GB for eight images."""
     predict, dw, x, y = private_task("blocks", 2)
     given = passes.Part(Fresh(predict, x, None), y, np.ones(6)), dw, predict(dw, x), OBJECTIVES["ce"], None, 0
@@ -161,7 +161,7 @@ def shifted(m, shift):
     return m + np.maximum(shift, least)[:, None, None] * np.eye(m.shape[-1])
 
 
-def test_factors_of_zero_and_of_rank_one_have_an_inverse_in_f32():
+def test_rank_one_factors_have_f32_inverse():
     one = np.ones((1, 40, 40), np.float32)
     for a, g in ((0 * one, one), (one, 0 * one), (one, one), (1e8 * one, 1e-8 * one)):
         found = Curvature({"kernel": (a, g)}, {"bias": a}, np.float32(3), (("kernel", KERNEL),))
@@ -173,7 +173,7 @@ def test_factors_of_zero_and_of_rank_one_have_an_inverse_in_f32():
         invert(Curvature({}, {"bias": -one}, np.float32(3), ()), 1e-6)
 
 
-def test_factors_of_a_half_precision_model_are_sums_in_f32():
+def test_half_factors_are_f32_sums():
     """G was summed in bf16 over all batches."""
     predict, dw, x, y = private_task("blocks", 1)
     half = dataclasses.replace(predict, dtype=jnp.bfloat16)

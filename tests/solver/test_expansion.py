@@ -44,7 +44,7 @@ class Dense:
 
 
 @pytest.mark.parametrize("objective", [CROSS, *in_long(SQUARE)], ids=["cross entropy", "square"])
-def test_the_effects_of_leaving_are_those_of_the_dense_hessian(x64, objective):
+def test_leaving_effects_are_dense_hessians(x64, objective):
     dense = Dense(objective)
     reach = dense.expansion.reach(dense.others)
     inverse = np.linalg.inv(dense.h)
@@ -57,7 +57,7 @@ def test_the_effects_of_leaving_are_those_of_the_dense_hessian(x64, objective):
         close(left_out[i], dense.f[i] + j @ step)
 
 
-def test_newtons_step_of_a_square_loss_is_the_optimum_without_the_example(x64):
+def test_newton_step_leaves_one_out_exactly(x64):
     dense = Dense(SQUARE)
     *_, f = private_case("blocks", 1)
     for i in range(5):
@@ -67,7 +67,7 @@ def test_newtons_step_of_a_square_loss_is_the_optimum_without_the_example(x64):
 
 
 @pytest.mark.parametrize(("blocks", "pool"), [(1, "token"), (1, "avg")])
-def test_ek_facs_hessian_is_diagonal_in_the_eigenvectors_of_the_factors(x64, monkeypatch, blocks, pool):
+def test_ekfac_is_diagonal_in_eigenvectors(x64, monkeypatch, blocks, pool):
     monkeypatch.setattr(expansions, "CHUNK", 200)  # several chunks
     dense = Dense(SQUARE, "blocks", blocks, pool)
     effects, total = dense.expansion.eigen_effects(dense.others), 0
@@ -96,7 +96,7 @@ def formed(part):
     return np.einsum("nthi,nctho->nchio", part.x, part.s)
 
 
-def test_an_expansion_without_a_penalty_is_refused(x64):
+def test_expansion_needs_a_penalty(x64):
     dense = Dense(SQUARE)
     with pytest.raises(InputError, match="penalty must be > 0"):
         expansions.expand(dense.expansion.rows, np.eye(35), dense.f, dense.y, make_objective("rsl", 0.0))

@@ -37,7 +37,7 @@ def products(fresh, jacobian, steps, u):
     return own, network, jacobian.apart(q, steps)
 
 
-def test_its_products_are_those_of_the_network_and_steps_come_apart_as_they_were(case):
+def test_products_are_those_of_network(case):
     problem, steps = case
     parts = form_all(problem)
     assert parts is not None
@@ -54,7 +54,7 @@ def test_its_products_are_those_of_the_network_and_steps_come_apart_as_they_were
             np.testing.assert_array_equal(leaf, trees.leaves(steps)[path] if reached else 0 * leaf)
 
 
-def test_it_is_formed_where_that_is_less_work_and_there_is_room(case, monkeypatch):
+def test_formed_where_cheaper_and_fits(case, monkeypatch):
     problem, _ = case
     assert form_all(make(2)[0]) is None  # its first block's kernels read every token
     assert form_all(make(1, classes=7)[0]) is None  # seven outputs have more signals than dw has numbers

@@ -68,13 +68,13 @@ def test_the_gram_matrix_is_that_of_the_jacobian(x64, monkeypatch, kind, blocks,
 
 
 @pytest.mark.parametrize("variant", ["attention pool", *in_long("rotary", "class and mean")])
-def test_the_gram_matrix_of_a_modern_vit_is_that_of_the_jacobian(x64, variant):
+def test_gram_of_modern_vit_is_jacobians(x64, variant):
     predict, _, x, _, j, _ = private_case("blocks", 1, **MODERN[variant])
     j = j.reshape(-1, j.shape[-1])
     close(jacobian_rows(predict, x).gram(), j @ j.T)
 
 
-def test_the_solution_is_the_normal_equations_and_the_solvers(fitted):
+def test_solution_is_normal_equations(fitted):
     predict, x, y, j, f, solution = fitted
     expected = ridge(j[:5], f[:5], y[:5], total=5 * 0.4, alpha=2.0, kappa=3.0)
     close(flat(solution.dw()), expected)
@@ -86,7 +86,7 @@ def test_the_solution_is_the_normal_equations_and_the_solvers(fitted):
     assert np.linalg.norm(flat(solved.dw) - flat(solution.dw())) <= solved.info.certificate
 
 
-def test_the_tangent_weights_are_float64_without_x64():
+def test_tangent_weights_are_float64():
     predict, _, x, y = task("head")
     solution = make_kernel(predict, Batches(x, y, rows=np.arange(5)), OBJECTIVE).solve()
     dw = solution.dw()
@@ -109,7 +109,7 @@ def test_leaving_out_is_solving_again_without(fitted):
             close(exact, f + j @ dw - solution.predict(rows, cross), 1e-8)
 
 
-def test_weights_above_zero_are_those_of_the_solver_and_a_penalty_is_chosen_by_what_is_left_out(fitted):
+def test_weights_are_solvers_and_penalty_chosen(fitted):
     predict, x, y, j, f, _ = fitted
     weights = np.array([1, 2, 0.5, 1, 1, 3])
     kernel = make_kernel(predict, Batches(x, y), OBJECTIVE, example_weights=weights)
@@ -125,7 +125,7 @@ def test_weights_above_zero_are_those_of_the_solver_and_a_penalty_is_chosen_by_w
     assert worst.score() == min(scores.values())
 
 
-def test_the_posterior_is_the_inverse_hessian_by_the_kernel_and_by_solves(fitted):
+def test_posterior_is_inverse_hessian(fitted):
     predict, x, y, j, _, solution = fitted
     found = make_posterior(solution)
     truth = np.eye(7)[y[:5]]
@@ -181,7 +181,7 @@ def test_regression_has_a_kernel_and_a_posterior(x64, loss):
     close(of_solves(x[4:])[1][1], j[5] @ inverse @ j[5].T, 1e-6)
 
 
-def test_tau_is_of_the_best_leave_one_out_likelihood(fitted):
+def test_tau_maximises_leave_one_out(fitted):
     """Taken for each example in place of each output, it was seven times too large, and nothing noticed."""
     *_, solution = fitted
     residuals, own = solution.residuals(), np.linalg.inv(solution.own_inverse()) / solution.total_penalty
@@ -194,7 +194,7 @@ def test_tau_is_of_the_best_leave_one_out_likelihood(fitted):
     assert make_posterior(solution).scale == pytest.approx(np.exp(best.x), rel=1e-6)
 
 
-def test_the_probit_is_near_the_mean_of_the_sigmoid():
+def test_probit_is_near_sigmoid_mean():
     """pi/4 in the place of pi/8 gave 0.73 for 0.78, and nothing noticed."""
     for mean, variance in ((2.0, 4.0), (-1.0, 9.0), (3.0, 1.0)):
         z = mean + np.sqrt(2 * variance) * np.polynomial.hermite.hermgauss(80)[0]
@@ -203,7 +203,7 @@ def test_the_probit_is_near_the_mean_of_the_sigmoid():
         assert abs(got - exact) < 0.01
 
 
-def test_probabilities_sum_to_one_and_grow_less_sure_with_the_variance():
+def test_probabilities_soften_with_variance():
     logits, wide = np.array([[3.0, 0.0, -1.0]]), np.eye(3)[None] * 50.0
     plain = probabilities(logits, None, 1.0)
     close(plain, np.exp(logits) / np.exp(logits).sum())
@@ -243,7 +243,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_has_no_kernel_is_refused_in_one_line(message):
+def test_model_without_kernel_is_refused(message):
     predict, _, x, y = task("blocks", 0)
     given = {"predict": predict, "data": Batches(x, y), "objective": OBJECTIVE, **REFUSED[message](predict, x, y)}
     with pytest.raises(InputError, match=message) as caught:
@@ -256,7 +256,7 @@ def test_what_has_no_kernel_is_refused_in_one_line(message):
             kernel.solve(penalty)
 
 
-def test_a_penalty_below_rounding_is_refused_in_one_line():
+def test_penalty_below_rounding_is_refused():
     predict, _, x, y = task("blocks", 0)
     kernel = make_kernel(predict, Batches(np.repeat(x, 2, 0), np.repeat(y, 2)), OBJECTIVE)
     assert kernel.solve(1e-6).residual < 1e-6

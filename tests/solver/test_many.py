@@ -36,7 +36,7 @@ def case(x64, request):
 
 # of three classes J is formed (test_formed.py)
 @pytest.mark.parametrize("case", [("blocks", 3), pytest.param(("blocks", 7), marks=pytest.mark.long)], indirect=True)
-def test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance(case):
+def test_each_problem_meets_its_certificate(case):
     predict, _, data, start, optima = case
     for certificate in (1e-1, 1e-3, 1e-9):
         solved = list(
@@ -52,13 +52,13 @@ def test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_boun
             assert exact == ([first, *[False] * (one.steps - 2), True] if one.steps > 1 else [True])
 
 
-def test_a_problem_that_does_not_reach_its_certificate_warns(case):
+def test_unmet_certificate_warns(case):
     predict, _, data, start, _ = case
     with pytest.warns(UserWarning, match=r"not converged after 1 passes: the certificate is .*, not 1e-09"):
         list(solve_many(predict, data, RSL, example_weights=WEIGHTS[2:3], start=start, certificate=1e-9, passes=2))
 
 
-def test_the_order_is_that_of_the_rows_however_many_work_at_once_and_rows_are_read_as_they_are_needed(case):
+def test_order_is_that_of_rows(case):
     predict, _, data, start, _ = case
     read = []
 
@@ -90,7 +90,7 @@ def test_each_begins_at_a_start_of_its_own(case):
         assert np.linalg.norm(flat(one.dw) - expected) <= one.info.certificate <= 1e-6
 
 
-def test_passes_end_a_problem_whose_certificate_is_of_the_step_it_returns(case):
+def test_passes_end_problem_with_certificate(case):
     predict, _, data, start, optima = case
     solved = list(solve_many(predict, data, RSL, example_weights=WEIGHTS, start=start, certificate=1e-9, passes=4))
     for one, expected in zip(solved, optima, strict=True):
@@ -114,7 +114,7 @@ def test_a_problem_that_overflows_spoils_no_other(case):
         assert np.linalg.norm(flat(second.dw) - optima[0]) <= second.info.certificate <= 1e-6
 
 
-def test_what_cannot_be_solved_together_is_refused_in_one_line(case):
+def test_unequal_problems_are_refused(case):
     predict, dw, data, start, _ = case
 
     def refused(match, objective=RSL, **given):
@@ -134,7 +134,7 @@ def test_what_cannot_be_solved_together_is_refused_in_one_line(case):
     assert list(solve_many(predict, data, RSL, example_weights=[], start=start)) == []
 
 
-def test_a_problem_ends_where_its_corrected_residual_is_small_enough(case):
+def test_problem_ends_at_small_residual(case):
     predict, _, data, start, _ = case
     start = solve(predict, data, RSL, start=start, certificate=1e-12)
     for certificate in (0.1, 1e-3):  # the first after few passes, when most of the residual is of large eigenvalues
@@ -145,7 +145,7 @@ def test_a_problem_ends_where_its_corrected_residual_is_small_enough(case):
             assert solved.info.certificate == pytest.approx(solved.history[-2]["estimate"], rel=0.2)
 
 
-def test_certificates_in_f32_hold_the_rounding_of_their_gradients():
+def test_f32_certificates_hold_rounding():
     rng = np.random.default_rng(0)
     x = np.float32(3e-3 * rng.standard_normal((60, 12)))  # eigenvalues below Lambda: the bound is nearly sharp
     y, weights = rng.integers(0, 3, 60), rng.integers(0, 3, (12, 60)).astype(np.float64)

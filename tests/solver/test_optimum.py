@@ -44,7 +44,7 @@ START = np.zeros((4, 3), np.float32)
 
 
 @pytest.mark.parametrize(("kind", "blocks"), [("blocks", 1), *in_long(("blocks", 2), ("everything", 0))])
-def test_a_square_loss_is_solved_to_the_normal_equations(x64, kind, blocks):
+def test_square_loss_is_normal_equations(x64, kind, blocks):
     predict, _, x, y, j, f = private_case(kind, blocks)
     data = Batches(x, y, batch_size=4)
     solved = solve(predict, data, RSL, certificate=1e-9, passes=300)
@@ -57,14 +57,14 @@ def test_a_square_loss_is_solved_to_the_normal_equations(x64, kind, blocks):
     assert solved.info.gradient_norm == solved.history[-1]["gradient_norm"]
 
 
-def test_a_solve_of_more_passes_than_rounding_allows_ends_where_rounding_does():
+def test_solve_ends_where_rounding_does():
     data, objective = Batches(np.float32(1e-3 * X), Y), make_objective("rsl", 1e-6)
     solved = solve(linear, data, objective, start=START, certificate=None, passes=400)
     assert solved.steps < 60
     assert solved.info.gradient_norm <= 1e-5 * solved.history[0]["gradient_norm"]
 
 
-def test_example_weights_count_examples_and_leave_the_penalty_as_it_was(x64):
+def test_example_weights_leave_penalty(x64):
     predict, _, x, y, j, f = private_case("blocks", 1)
     data = Batches(x, y, batch_size=4)
     weights = np.array([1, 2, 0, 1, 0.5, 1])
@@ -85,7 +85,7 @@ class Uneven(SquareLoss):
 
 
 @pytest.mark.parametrize("loss", [MeanSquared(), Uneven()])
-def test_regression_is_solved_to_the_normal_equations(x64, loss):
+def test_regression_is_normal_equations(x64, loss):
     """One system, as the loss says that it is a square, whatever it is called."""
     shape = (12, 3, 2) if isinstance(loss, Uneven) else (12, 3)
     targets = np.random.default_rng(1).uniform(0.5, 2.0, shape)
@@ -98,7 +98,7 @@ def test_regression_is_solved_to_the_normal_equations(x64, loss):
     assert np.linalg.norm(flat(solved.dw) - expected) <= solved.info.certificate <= 1e-9
 
 
-def test_only_a_pass_with_an_exact_gradient_has_a_certificate_and_it_bounds_the_distance(x64):
+def test_certificate_bounds_the_distance(x64):
     """Rows of Newton's model stated a bound that was up to 2.6 times too small."""
     predict, _, _, _, data = task("blocks", 0)
     for objective in (RSL, make_objective("ce", 0.02)):
@@ -122,7 +122,7 @@ def doubled(outputs, targets):
 
 
 @pytest.mark.parametrize(("blocks", "loss"), [(0, "ce"), *in_long((1, "ce"), (1, doubled))])
-def test_newton_finds_one_optimum_from_two_starts_with_and_without_factors(x64, blocks, loss):
+def test_newton_finds_one_optimum(x64, blocks, loss):
     predict, dw, _, _, data = task("blocks", blocks)
     objective, options = make_objective(loss, 0.02), {"certificate": 1e-8, "passes": 2000}
     cold = solve(predict, data, objective, **options)
@@ -137,7 +137,7 @@ def test_newton_finds_one_optimum_from_two_starts_with_and_without_factors(x64, 
     assert_rel_close(plain.dw, cold.dw, 1e-6)
 
 
-def test_a_warm_start_without_an_example_takes_fewer_passes_to_the_same_optimum(x64):
+def test_warm_start_takes_fewer_passes(x64):
     predict, _, _, _, data = task()
     whole = solve(predict, data, RSL, certificate=1e-6)
     weights = np.array([1, 1, 1, 1, 1, 0.5])
@@ -176,7 +176,7 @@ def without_time(row):
     return {name: value for name, value in row.items() if name != "seconds"}
 
 
-def test_whatever_decides_a_solution_decides_its_run(tmp_path, monkeypatch):
+def test_solution_inputs_decide_its_run(tmp_path, monkeypatch):
     """Example weights and given factors were no part of it."""
     predict, _, x, y, data = task("blocks", 0)
     first = solve(predict, data, RSL, certificate=1e-3, checkpoints=Checkpoints(tmp_path))
@@ -208,7 +208,7 @@ def test_whatever_decides_a_solution_decides_its_run(tmp_path, monkeypatch):
     assert (again.run, again.history[-1]) == (first.run, first.history[-1])
 
 
-def test_passes_end_a_run_and_the_last_one_checks_the_step_of_the_one_before():
+def test_passes_end_and_last_one_checks():
     """docs said 0.857 after 5 passes, which --passes=6 gives."""
     predict, _, _, _, data = task("blocks", 0)
     seen, more = [], {"certificate": 1e-12, "passes": 9}
@@ -225,7 +225,7 @@ def test_passes_end_a_run_and_the_last_one_checks_the_step_of_the_one_before():
     assert not {"certificate", "estimate"} & {*none.history[1]}
 
 
-def test_a_certificate_that_is_not_reached_is_warned_of(x64):
+def test_missed_certificate_is_warned_of(x64):
     predict, _, _, _, data = task("blocks", 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -283,7 +283,7 @@ def optimum_in_f64(x, y, objective):
 
 
 @pytest.mark.parametrize("seeds", [(*range(16), 168, 264), *in_long(range(500))])  # the last two fail without it
-def test_no_certificate_is_below_the_distance_where_gradients_cancel(seeds):
+def test_certificate_holds_under_cancellation(seeds):
     """The bound on rounding is of the examples' gradients: those of a batch may cancel, their errors do not."""
 
     def predict(dw, x):
@@ -300,7 +300,7 @@ def test_no_certificate_is_below_the_distance_where_gradients_cancel(seeds):
 
 
 @pytest.mark.parametrize(("loss", "count"), [("rsl", 1), ("ce", None)])
-def test_factors_are_inverted_only_where_a_pass_will_use_them(monkeypatch, loss, count):
+def test_factors_are_inverted_only_when_used(monkeypatch, loss, count):
     """The last gradient diagonalised all factors again and dropped the result."""
     predict, _, _, _, data = task("blocks", 0)
     calls, invert = [], optimum.invert
@@ -314,7 +314,7 @@ def test_factors_are_inverted_only_where_a_pass_will_use_them(monkeypatch, loss,
     assert not calls
 
 
-def test_what_is_kept_between_passes_changes_no_more_than_rounding(x64, monkeypatch):
+def test_kept_products_change_only_rounding(x64, monkeypatch):
     predict, _, _, _, data = task("blocks", 1)
     objective = make_objective("ce", 0.05)
     assert make_problem(predict, data, objective, None, predict.zeros(), keep=True).keeps
@@ -367,7 +367,7 @@ class Lying(MeanSquared):
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_cannot_be_solved_is_refused_in_one_line(message):
+def test_unsolvable_is_refused(message):
     predict, _, _, _, data = task("blocks", 0)
     given = {"predict": predict, "data": data, "objective": RSL, **REFUSED[message](predict, data)}
     with pytest.raises(InputError, match=message):
@@ -386,7 +386,7 @@ def test_a_solution_of_another_subset_is_no_start():
         solve(predict, data, RSL, start=dataclasses.replace(solved, info=solved.info._replace(curvature=few)))
 
 
-def test_example_weights_count_in_the_dtype_of_the_outputs(x64):
+def test_example_weights_have_output_dtype(x64):
     """They were rounded to f32: certified 1.8e-14, true 1e-7."""
     weights = np.full(12, 0.1) + np.linspace(0, 1, 12) ** 2
     data, objective = Batches(X, Y, batch_size=5), make_objective("rsl", 0.1)
@@ -397,7 +397,7 @@ def test_example_weights_count_in_the_dtype_of_the_outputs(x64):
 
 
 @pytest.mark.parametrize("rsl_blocks", [0, *in_long(1)])
-def test_a_float32_model_is_solved_in_a_process_of_64_bits(rsl_blocks):
+def test_float32_is_solved_under_x64(rsl_blocks):
     """Some scalar of the recurrence was a float64."""
     for blocks, objective in ((rsl_blocks, RSL), (0, make_objective("ce", 0.05))):
         predict, _, _, _, data = task("blocks", blocks)
@@ -409,7 +409,7 @@ def test_a_float32_model_is_solved_in_a_process_of_64_bits(rsl_blocks):
         assert np.linalg.norm(flat(wide.dw) - flat(narrow.dw)) <= wide.info.certificate + narrow.info.certificate
 
 
-def test_products_in_half_precision_solve_to_a_certificate_of_the_exact_optimum():
+def test_half_products_solve_to_certificate():
     """It ended in a traceback; then gradients of bf16 came no closer than 0.1, and certified themselves."""
     predict, _, _, y, data = task("blocks", 1)
     with jax.enable_x64(True):
@@ -423,7 +423,7 @@ def test_products_in_half_precision_solve_to_a_certificate_of_the_exact_optimum(
         assert {leaf.dtype for leaf in jax.tree.leaves(solved.dw)} == {jnp.dtype("float32")}
 
 
-def test_streamed_inputs_give_the_solution_of_resident_ones():
+def test_streamed_inputs_solve_like_resident():
     predict, _, x, y, _ = task("blocks", 0)
     whole = solve(predict, Batches(x, y, batch_size=2), RSL, passes=12)
     streamed = solve(predict, Batches(np.asarray(x), y, batch_size=2, resident_bytes=64), RSL, passes=12)
@@ -450,7 +450,7 @@ print(len(jax.devices()), held, *np.asarray(solved.dw["head"]["bias"]).tolist())
 
 
 @pytest.mark.long
-def test_two_devices_share_each_batch_and_find_the_same_optimum(tmp_path):
+def test_two_devices_find_one_optimum(tmp_path):
     found = {}
     for count in (1, 2):
         flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "JAX_PLATFORMS": "cpu"}

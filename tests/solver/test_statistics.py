@@ -53,7 +53,7 @@ class Sized(FeatureMap):
         vars(self).update(vars(built))
 
 
-def test_statistics_of_shards_add_to_those_of_all_examples_in_any_order_and_for_any_classes(case):
+def test_shards_add_in_any_order(case):
     built, rows, targets = case
     whole = of_rows(built, rows, targets, CLASSES)
     for shards in (np.array_split(np.arange(N), 7), [np.flatnonzero(targets == c) for c in range(4)]):
@@ -70,7 +70,7 @@ def test_statistics_of_shards_add_to_those_of_all_examples_in_any_order_and_for_
             np.testing.assert_array_equal(getattr(sum(left), name), getattr(sum(again), name))
 
 
-def test_few_rows_keep_their_root_until_they_are_added(case):
+def test_few_rows_keep_root_until_added(case):
     built, rows, targets = case
     few, many = (of_rows(built, rows[:n], targets[:n], CLASSES) for n in (5, 6))
     assert (sorted(few.tree), sorted(many.tree)) == (["counts", "root", "sums"], ["counts", "gram", "sums"])
@@ -120,7 +120,7 @@ def test_names_decide_a_class_and_not_its_index(case):
         both.of_classes(("dog",))
 
 
-def test_two_unicode_forms_of_a_name_are_one_class(case):
+def test_unicode_forms_are_one_class(case):
     built, rows, targets = case
     a, b = (of_rows(built, rows[targets == 1], np.zeros((targets == 1).sum(), int), (n,)) for n in ("é", "e\u0301"))
     assert (a + b).classes == ("é",)
@@ -168,7 +168,7 @@ def test_the_units_of_a_part_do_not_count(case):
         np.testing.assert_allclose(*scores, atol=1e-3)
 
 
-def test_settings_are_those_of_the_greatest_held_out_likelihood(case):
+def test_settings_maximise_held_out_likelihood(case):
     built, rows, targets = case
     held = np.arange(N) % 5 == 0
     train = of_rows(built, rows[~held], targets[~held], CLASSES)
@@ -204,7 +204,7 @@ def test_a_part_of_weight_0_changes_no_bit(case):
     assert not np.asarray(one["kernel"])[SIZES[0] :].any()
 
 
-def test_folds_choose_by_all_images_but_those_that_always_train(case):
+def test_folds_choose_by_all_but_always_trained(case):
     _, rows, targets = case
     folds = np.arange(N) // 4 % 3
     folds[:8] = -1
@@ -266,7 +266,7 @@ def refitted(rows, targets, settings, i):
 
 @pytest.mark.parametrize("weights", [(1.0, 4.0), (0.0, 1.0), (1.0, 0.0)])
 @pytest.mark.parametrize("how", ["ridge", "lda"])
-def test_leaving_one_out_in_closed_form_is_solving_without_it(case, how, weights, monkeypatch):
+def test_leave_one_out_is_solving_without(case, how, weights, monkeypatch):
     built, rows, targets = case
     monkeypatch.setattr("tangent_jax.solver.choice.BLOCK", 25)
     settings = Settings(how, 0.1, weights)
@@ -279,7 +279,7 @@ def test_leaving_one_out_in_closed_form_is_solving_without_it(case, how, weights
 
 @pytest.mark.parametrize("shrinkage", [1.0, 1e-2, 1e-4])
 @pytest.mark.parametrize("how", ["ridge", "lda"])
-def test_leaving_one_out_of_fewer_images_than_features_is_exact(case, how, shrinkage):
+def test_leave_one_out_of_few_images_is_exact(case, how, shrinkage):
     built, rows, targets = case
     few, settings = np.arange(9), Settings(how, shrinkage, (1.0, 1.0))
     got = leave_one_out(of_rows(built, rows[few], targets[few], CLASSES), rows[few], targets[few], settings)
@@ -292,7 +292,7 @@ def test_leaving_one_out_of_fewer_images_than_features_is_exact(case, how, shrin
 
 
 @pytest.mark.parametrize("how", ["ridge", "lda"])
-def test_the_dual_form_of_near_copies_has_the_ridge_of_each_part(case, how):
+def test_dual_form_has_ridge_of_each_part(case, how):
     """Rounding may take a tenth of their spread: `solve` allows for it, and so must the dual form."""
     built, rows, targets = case
     z = unit_rows(1e-5 * rows / np.repeat([1.0, 20.0], SIZES) * np.repeat([1.0, 3.0], SIZES) + 1)
@@ -305,7 +305,7 @@ def test_the_dual_form_of_near_copies_has_the_ridge_of_each_part(case, how):
 
 
 @pytest.mark.parametrize("far", [1, 1e3])
-def test_the_dual_form_is_of_the_size_of_the_images(case, far):
+def test_dual_form_is_of_image_count(case, far):
     """Also where images are near copies, whose spread is small beside G."""
     built, rows, targets = case
     z = unit_rows(rows[:9] / far + 1)
@@ -314,7 +314,7 @@ def test_the_dual_form_is_of_the_size_of_the_images(case, far):
 
 
 @pytest.mark.parametrize("how", ["ridge", "lda"])
-def test_an_example_that_is_alone_in_its_class_is_never_given_it(case, how):
+def test_lonely_example_never_gets_its_class(case, how):
     built, rows, targets = case
     few = np.flatnonzero((targets != 3) | (np.arange(N) == 3))
     scores = leave_one_out(of_rows(built, rows[few], targets[few], CLASSES), rows[few], targets[few], Settings(how))
@@ -326,7 +326,7 @@ def test_an_example_that_is_alone_in_its_class_is_never_given_it(case, how):
         leave_one_out(of_rows(built, rows[:1], targets[:1], CLASSES), rows[:1], targets[:1], Settings(how))
 
 
-def test_settings_are_chosen_by_leaving_out_each_example(case):
+def test_settings_leave_each_example_out(case):
     built, rows, targets = case
     train = of_rows(built, rows, targets, CLASSES)
     chosen, *_, tried = choose_settings(train, rows, targets, ("lda", "ridge"), left_out=True)
@@ -340,7 +340,7 @@ def test_settings_are_chosen_by_leaving_out_each_example(case):
 
 
 @pytest.mark.parametrize("left_out", [True, False])
-def test_settings_are_chosen_by_images_whose_label_can_be_given(case, left_out):
+def test_settings_need_givable_labels(case, left_out):
     """One class has a single image, which is left out, or none but a held-out one."""
     built, rows, targets = case
     kept = (targets != 3) | (np.arange(N) == 3)
@@ -359,14 +359,14 @@ def test_settings_are_chosen_by_images_whose_label_can_be_given(case, left_out):
         choose_settings(alone, rows[:3], targets[:3], left_out=True)
 
 
-def test_the_temperature_of_scores_of_any_size_is_found(case):
+def test_temperature_is_found_at_any_scale(case):
     _, rows, targets = case
     beta, loss = fitted_beta(rows[:, :4], None, targets)
     for scale in (1e-6, 1e6):
         assert fitted_beta(scale * rows[:, :4], None, targets) == pytest.approx((beta / scale, loss), rel=1e-3)
 
 
-def test_a_head_of_statistics_is_evaluated_like_any_predictor():
+def test_head_is_evaluated_like_predictor():
     model, w = small()
     built = feature_map(Pretrained(model, w, "test"), width=16, directions=2)
     x = np.asarray(jax.jit(model.apply, static_argnums=(2, 3))(w, images(9), 0, built.predict.subset.stage))
@@ -380,7 +380,7 @@ def test_a_head_of_statistics_is_evaluated_like_any_predictor():
     assert evaluate(built, head, features) == pytest.approx(float(accuracy(scores, features.targets).mean()))
 
 
-def test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone(monkeypatch):
+def test_each_row_is_computed_once(monkeypatch):
     model, w = small()
     built = feature_map(Pretrained(model, w, "test"), width=16, directions=2)
     x = np.asarray(jax.jit(model.apply, static_argnums=(2, 3))(w, images(9), 0, built.predict.subset.stage))
@@ -401,7 +401,7 @@ def test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_tha
     assert (rows_of(other, once) != rows_of(built, once)).any()  # another map's rows are not those that are kept
 
 
-def test_without_a_block_the_final_norm_alone_is_sketched():
+def test_no_blocks_sketch_the_norm_alone():
     model, w = small()
     built = feature_map(Pretrained(model, w, "test"), ("ntk",), width=9, directions=2, blocks=0)
     rows = jax.jit(type(built).rows)(
@@ -431,7 +431,7 @@ def right(head, rows, targets):
 @pytest.mark.parametrize("how", ["lda", "ridge"])
 @pytest.mark.parametrize("copies", [1, 2, 1000])
 @pytest.mark.parametrize("alike", ["both parts", "the first part", "the second part"])
-def test_classes_that_do_not_spread_are_told_apart(case, how, copies, alike):
+def test_classes_without_spread_are_told_apart(case, how, copies, alike):
     """Each class has one distinct image, or one in a part of the features; NaN or an error before."""
     built, rows, _ = case
     targets = np.repeat(np.arange(4), copies)
@@ -448,7 +448,7 @@ def test_classes_that_do_not_spread_are_told_apart(case, how, copies, alike):
         assert (scores.argmax(1) == targets).all()
 
 
-def test_one_image_in_all_gives_a_head_that_is_finite(case):
+def test_one_image_gives_a_finite_head(case):
     built, rows, _ = case
     rows = unit_rows(rows)[np.zeros(8, int)]
     for how in ("lda", "ridge"):
@@ -458,7 +458,7 @@ def test_one_image_in_all_gives_a_head_that_is_finite(case):
 
 @pytest.mark.parametrize("how", ["lda", "ridge"])
 @pytest.mark.parametrize("far", [0, 3e3, 1e4])
-def test_scores_in_f32_are_right_where_the_mean_is_thousands_of_spreads_long(case, how, far):
+def test_f32_scores_survive_a_far_mean(case, how, far):
     """Before, 0.905 of these images were right in f32 at 3,000 spreads, and 0.183 at 10,000; 1.000 in f64."""
     built, _, _ = case
     rng, targets = np.random.default_rng(1), np.arange(400) % 4
@@ -479,7 +479,7 @@ def test_scores_in_f32_are_right_where_the_mean_is_thousands_of_spreads_long(cas
 
 
 @pytest.mark.parametrize("how", ["lda", "ridge"])
-def test_a_class_without_examples_changes_no_bit_of_the_others(case, how):
+def test_empty_class_changes_no_bit(case, how):
     built, rows, targets = case
     total = of_rows(built, rows, targets, CLASSES)
     alone = total.solve(Settings(how))
@@ -494,7 +494,7 @@ def test_a_class_without_examples_changes_no_bit_of_the_others(case, how):
     assert (left_out[:, 4] == NEVER).all()
 
 
-def test_rows_and_targets_that_do_not_fit_are_refused_in_one_line(case):
+def test_rows_and_targets_must_fit(case):
     built, rows, targets = case
     total, nan = of_rows(built, rows, targets, CLASSES), np.where(np.eye(N, 12) > 0, np.nan, rows)
     wrong = {
@@ -523,7 +523,7 @@ def test_rows_and_targets_that_do_not_fit_are_refused_in_one_line(case):
         choose_settings(total, rows, targets, ways=("svm",))
 
 
-def test_statistics_that_no_rows_give_are_refused_by_the_solver_in_one_line(case):
+def test_impossible_statistics_are_refused(case):
     built, rows, targets = case
     total = of_rows(built, rows, targets, CLASSES)
     for gram in (-total.gram, total.gram * np.nan, total.gram - 2 * total.within()):
@@ -544,7 +544,7 @@ def mapped_case():
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_an_image_whose_features_are_not_finite_is_named(mapped_case, number):
+def test_non_finite_features_name_the_image(mapped_case, number):
     built, data = mapped_case
     x = np.array(data.inputs)
     x[[4, 6]] = number
@@ -568,7 +568,7 @@ def test_known_rows_are_summed_and_checked(mapped_case):
 
 
 @pytest.mark.parametrize("part", [0, 1])
-def test_an_image_whose_features_are_all_0_in_a_part_is_named(mapped_case, part, monkeypatch):
+def test_zero_features_name_the_image(mapped_case, part, monkeypatch):
     built, data = mapped_case
     rows, size = rows_of(built, data), built.sizes[0]
     rows[5, part * size : (part + 1) * size if part == 0 else None] = 0
@@ -579,7 +579,7 @@ def test_an_image_whose_features_are_all_0_in_a_part_is_named(mapped_case, part,
         tj.store.StatisticsRecipe(features=built.features).fit(dataclasses.replace(built, outputs=2), data)
 
 
-def test_features_of_another_model_and_wrong_batches_are_refused_in_one_line(mapped_case):
+def test_other_models_features_are_refused(mapped_case):
     built, data = mapped_case
     other = dataclasses.replace(data, inputs=np.zeros((9, 3, 5), np.float32))
     for use in (lambda: make_statistics(built, other, CLASSES), lambda: rows_of(built, other)):
@@ -590,7 +590,7 @@ def test_features_of_another_model_and_wrong_batches_are_refused_in_one_line(map
             rows_of(built, data, batch)
 
 
-def test_statistics_of_maps_of_two_compute_dtypes_do_not_add(mapped_case):
+def test_compute_dtypes_do_not_add(mapped_case):
     built, data = mapped_case
     half = built.in_dtype("bfloat16")
     assert half.features == dataclasses.replace(built.features, dtype="bfloat16")
@@ -603,7 +603,7 @@ def test_statistics_of_maps_of_two_compute_dtypes_do_not_add(mapped_case):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_rows_of_any_compute_dtype_have_parts_of_length_1_within_what_is_checked(dtype):
+def test_rows_of_any_dtype_have_unit_length(dtype):
     model, w = small()
     built = feature_map(Pretrained(model, w, "test"), ("h", "relu", "ntk"), width=64, directions=2)
     built = built.in_dtype(dtype)
@@ -617,7 +617,7 @@ def test_rows_of_any_compute_dtype_have_parts_of_length_1_within_what_is_checked
     check_spread(tree, built.sizes)
 
 
-def test_other_inputs_of_features_that_are_mapped_once_get_rows_of_their_own(mapped_case):
+def test_other_inputs_get_their_own_rows(mapped_case):
     built, data = mapped_case
     once = map_once(built, data)
     rows_of(built, once)
@@ -649,6 +649,6 @@ def test_wrong_statistics_are_refused_in_one_line(case):
             own.solve(settings)
 
 
-def test_counts_of_other_classes_than_the_sums_are_refused():
+def test_counts_of_other_classes_are_refused():
     with pytest.raises(InputError, match=r"counts must have shape \(2,\); got \(1,\)"):
         Statistics(np.eye(3), np.zeros((2, 3)), np.ones(1), ("a", "b"), (3,), "")

@@ -48,7 +48,7 @@ def of_index(traces):
     return [trace for trace in traces if trace.kind == "index"]
 
 
-def test_a_receipt_says_that_an_index_was_not_reached_if_it_cannot_be_written(store, cache, monkeypatch):
+def test_receipt_says_index_was_not_reached(store, cache, monkeypatch):
     opened = identifiers.open_index
 
     def read_only(path):
@@ -72,7 +72,7 @@ def test_a_receipt_says_that_an_index_was_not_reached_if_it_cannot_be_written(st
 
 
 @pytest.mark.parametrize("fault", ["damaged", "locked", "no right"])
-def test_a_receipt_names_an_index_that_cannot_be_read(store, cache, monkeypatch, fault):
+def test_receipt_names_unreadable_index(store, cache, monkeypatch, fault):
     index = cache / "index.sqlite"
     reason = {"damaged": "file is not a database", "locked": "database is locked", "no right": "Permission denied"}
     errors = {"locked": sqlite3.OperationalError("database is locked"), "no right": PermissionError(13, reason[fault])}
@@ -104,7 +104,7 @@ def test_an_index_that_is_a_cache_alone_may_fail(cache):
         identifiers.forget(path, {GONE}.__contains__, set())
 
 
-def test_parts_and_exports_that_were_killed_are_listed(store, cache, tmp_path):
+def test_killed_parts_and_exports_are_listed(store, cache, tmp_path):
     part_ = Store(store.root.parent / "part-0-of-2" / "store")
     part_.add("ann", part(1), origin(1))
     store.release(tmp_path / "model", store.compose())
@@ -116,7 +116,7 @@ def test_parts_and_exports_that_were_killed_are_listed(store, cache, tmp_path):
 
 
 @pytest.mark.parametrize("spelled", ["{}/../cache", "{}/../link"])
-def test_the_cache_that_was_erased_is_not_listed_however_it_is_spelled(store, cache, spelled):
+def test_erased_cache_is_not_listed(store, cache, spelled):
     (cache.parent / "link").symlink_to(cache)
     store.discard(["ann"])
     store.add("ann", part(1), origin(1, folders=(str(cache),)))
@@ -127,7 +127,7 @@ def of_kind(kind, receipt):
     return [trace.path for trace in receipt.not_reached if trace.kind == kind]
 
 
-def test_neighbouring_stores_are_named_and_not_opened(store, cache):
+def test_neighbouring_stores_are_not_opened(store, cache):
     for name in ("a", "z"):
         Store(store.root.parent / name).add("ann again", part(1), origin(1))
     (store.root.parent / "a" / "store.json").write_text("{")
@@ -151,7 +151,7 @@ def there(folder, count=2):
     return np.fromfile(folder / "rows.bin", np.float32).reshape(count, 3).any(1).tolist()
 
 
-def test_only_the_cache_that_is_named_is_erased_and_the_others_are_listed(tmp_path):
+def test_only_named_cache_is_erased(tmp_path):
     run, other = tmp_path / "run", rows_in(tmp_path / "other/rows", GONE, STAYS)
     run.mkdir()
     (run / "dw.safetensors").write_bytes(b"the component")
@@ -186,7 +186,7 @@ def test_every_removal_erases_rows_that_came_back(store, tmp_path):
     assert there(back) == [False, False]
 
 
-def test_rows_that_cannot_be_written_and_rows_that_lost_their_list_are_not_reached(store, tmp_path, monkeypatch):
+def test_unwritable_rows_are_not_reached(store, tmp_path, monkeypatch):
     cache = tmp_path / "rows"
     first, second = (rows_in(cache / name, GONE, STAYS) for name in ("a", "b"))
     (rows_in(cache / "c", STAYS) / "examples.txt").unlink()
@@ -207,7 +207,7 @@ def test_rows_that_cannot_be_written_and_rows_that_lost_their_list_are_not_reach
     }
 
 
-def test_rows_behind_a_link_or_of_another_version_are_not_reached(store, tmp_path):
+def test_linked_or_old_rows_are_not_reached(store, tmp_path):
     cache = tmp_path / "rows"
     rows = rows_in(cache / "here", GONE, STAYS)
     (cache / "linked").symlink_to(rows)

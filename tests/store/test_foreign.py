@@ -61,7 +61,7 @@ def snapshot(folder):
     return state
 
 
-def test_a_component_of_another_machine_deletes_and_opens_nothing_that_it_names(tmp_path):
+def test_foreign_component_opens_nothing(tmp_path):
     """The folder, run, weights and data that it names are this machine's own: they are listed."""
     canary = tmp_path / "home"
     saved = Checkpoint(RUN, "state", "", ())
@@ -188,7 +188,7 @@ LINKS = [*KINDS, "lock", *MARKS, *(f"{mark}.partial" for mark in MARKS)]
         ),
     ],
 )
-def test_no_link_in_a_store_is_followed_or_written_through(tmp_path, link, kind):
+def test_links_in_store_are_not_followed(tmp_path, link, kind):
     canary, root = tmp_path / "canary", tmp_path / "store"
     for each in (canary, root):
         foreign(each)
@@ -234,7 +234,7 @@ def test_reading_a_store_writes_nothing(tmp_path):
     assert verify(store) == []
 
 
-def test_no_field_of_a_journal_or_mark_reaches_outside_the_store(tmp_path):
+def test_no_field_reaches_outside_store(tmp_path):
     """Every field of every line, by an adversary who computes the hashes anew."""
     canary, root, at = tmp_path / "x", tmp_path / "pristine", tmp_path / "stores" / "store"
     (canary / "components").mkdir(parents=True)
@@ -322,7 +322,7 @@ def test_an_owner_in_their_own_spelling_stays_it():
     assert Owner(Owner("\u00a8")) == Owner("\u00a8") == "\u0308"  # a space before it comes and goes
 
 
-def test_an_owner_has_a_name_and_other_names_stay_apart():
+def test_owner_names_stay_apart():
     assert len({Owner(name) for name in ("alice", "alice b", "al ice", "\u0430lice")}) == 4
     assert Owner("Ma\u0308rz  STRASSE") == "m\u00e4rz strasse"
     for nothing in ("", " ", "\u200b"):
@@ -330,7 +330,7 @@ def test_an_owner_has_a_name_and_other_names_stay_apart():
             Owner(nothing)
 
 
-def test_a_merged_store_keeps_what_the_other_showed_and_exported(tmp_path):
+def test_merged_store_keeps_exports(tmp_path):
     """Merged again nothing is counted twice, and what leaves here is counted, as the other store showed it."""
     other, here = Store(tmp_path / "other"), Store(tmp_path / "here")
     for s, name in enumerate(("goes", "stays")):
@@ -351,7 +351,7 @@ def test_a_merged_store_keeps_what_the_other_showed_and_exported(tmp_path):
     assert Trace("export", str(tmp_path / "first")) in receipt.not_reached
 
 
-def test_one_component_with_two_accounts_is_refused(tmp_path):
+def test_component_of_two_accounts_is_refused(tmp_path):
     """Equal numbers under one name are no word on what they spent."""
     here, other = Store(tmp_path / "here"), Store(tmp_path / "other")
     here.add("one", part(0), private(["alice"]).with_training(privacy=None))
@@ -364,7 +364,7 @@ def test_one_component_with_two_accounts_is_refused(tmp_path):
 # Names, paths and secrets
 
 
-def test_what_a_lock_or_a_file_is_called_moves_no_cursor(tmp_path, capsys):
+def test_file_names_move_no_cursor(tmp_path, capsys):
     """Of a store that another holds, and of files, links and pipes that are not the store's."""
     store = Store(tmp_path / "store")
     store.add("one", part(0), origin(0))
@@ -384,7 +384,7 @@ def test_what_a_lock_or_a_file_is_called_moves_no_cursor(tmp_path, capsys):
     assert [line.partition(":")[0] for line in wrong] == ["\\x1b[2Jx", "components/away", "nowhere", "pipe"]
 
 
-def test_pages_of_a_store_with_a_component_of_another_shape_show_the_rest(tmp_path):
+def test_misshapen_component_hides_no_other(tmp_path):
     store = Store(tmp_path / "store")
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s))
@@ -399,7 +399,7 @@ def test_pages_of_a_store_with_a_component_of_another_shape_show_the_rest(tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_receipt_that_is_a_link_or_a_pipe_is_not_read(tmp_path, kind):
+def test_receipt_link_or_pipe_is_not_read(tmp_path, kind):
     store = Store(tmp_path / "store")
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s))
@@ -430,7 +430,7 @@ def test_names_of_others_move_no_cursor():
      ("folders", ("/home/../etc",)), ("folders", ("/a\nb",)), ("examples", (("no hash", "a.jpg"),)),
      ("public", (("A" * 64, "a.jpg"),))],
 )  # fmt: skip
-def test_a_provenance_that_says_what_no_training_gives_is_refused(field, value):
+def test_impossible_provenance_is_refused(field, value):
     with pytest.raises(InputError, match=f"{field} must be"):
         origin(0, **{field: value})
 
@@ -475,7 +475,7 @@ def test_paths_of_a_folder_of_others_stay_in_it(tmp_path):
     assert (tmp_path / "new").read_text() == "content"
 
 
-def test_rows_and_the_index_are_private_and_forget_what_was_removed(tmp_path, monkeypatch):
+def test_private_rows_forget_removed(tmp_path, monkeypatch):
     """The names and identifiers of removed images are in no file of the cache or of the index."""
     monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(tmp_path / "index" / "index.sqlite"))
     recipe, examples = recipe_of(kind="head"), pictures(6)

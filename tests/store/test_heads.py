@@ -47,7 +47,7 @@ def headless():
     return Pretrained(model, trees.nest(w), "here")
 
 
-def test_a_class_is_drawn_by_its_name_whatever_other_classes_there_are():
+def test_class_is_drawn_by_its_name():
     many, few = headless().with_head(NAMES, KEY), headless().with_head(("owl", "wren"), KEY)
     assert trees.fingerprint(head_of(many.w, NAMES, ("owl", "wren"))) == trees.fingerprint(few.w["head"])
     kernel = np.asarray(many.w["head"]["kernel"])
@@ -58,13 +58,13 @@ def test_a_class_is_drawn_by_its_name_whatever_other_classes_there_are():
 
 
 @pytest.mark.parametrize("names", [(), ("owl", "owl"), "owl"])
-def test_classes_that_are_no_different_names_are_refused(names):
+def test_indistinct_classes_are_refused(names):
     with pytest.raises(InputError, match=r"(classes must be their number|names of classes must differ)"):
         headless().with_head(names, KEY)
 
 
 @pytest.mark.parametrize("output", ["total", "tangent"])
-def test_a_component_of_few_classes_is_one_of_more(output):
+def test_few_classes_are_part_of_more(output):
     whole = tangent(headless().with_head(NAMES, KEY), output=output)
     own = restrict(whole, NAMES, ("owl", "heron"))
     dw = tree_normal(5, own.zeros())
@@ -81,7 +81,7 @@ def test_a_component_of_few_classes_is_one_of_more(output):
 
 
 @pytest.mark.parametrize("leaves", [("head/kernel",), ("head/kernel", "head/bias")])
-def test_trained_heads_join_to_the_optimum_on_all_images(x64, leaves):
+def test_trained_heads_join_to_optimum(x64, leaves):
     """Least squares: each component knows its own classes and images alone, and the joined one is that of all."""
     whole = tangent(headless().with_head(NAMES, KEY), kind="head")
     whole = dataclasses.replace(whole, subset=dataclasses.replace(whole.subset, paths=leaves))
@@ -152,7 +152,7 @@ def copied(store, folder):
     return Store(shutil.copytree(store.root, folder))
 
 
-def test_a_component_of_a_named_head_has_the_classes_that_it_has_images_of(store, birds):
+def test_named_head_has_classes_of_its_images(store, birds):
     data, recipe, _, features, predict = birds
     classes = {name: store.provenance(name).classes for name in store}
     assert classes == {"a": ("gull", "heron"), "b": ("heron", "wren"), "c": ("wren",)}
@@ -167,7 +167,7 @@ def test_a_component_of_a_named_head_has_the_classes_that_it_has_images_of(store
         fill(store, Shards(predict, features, recipe, {"a": np.arange(6)}))
 
 
-def test_a_joined_model_is_that_of_its_components_whatever_came_and_went(store, tmp_path, birds):
+def test_joined_model_ignores_history(store, tmp_path, birds):
     data, _, _, features, predict = birds
     joined = join(store)
     assert joined.classes == union(store.provenance(name).classes for name in store) == ("gull", "heron", "wren")
@@ -191,7 +191,7 @@ def test_a_joined_model_is_that_of_its_components_whatever_came_and_went(store, 
     assert given.components["a"].dw["head"]["kernel"].shape[-1] == 3
 
 
-def test_components_of_own_heads_compose_their_bodies(store):
+def test_components_of_own_heads_compose_bodies(store):
     dw = store.compose()
     assert "head" not in dw
     assert trees.fingerprint(dw) == trees.fingerprint(composed({name: body(store[name].dw) for name in store}))
@@ -206,7 +206,7 @@ def test_components_of_own_heads_compose_their_bodies(store):
 
 
 @pytest.mark.parametrize("solver", ["adam", *in_long("optimum")])
-def test_a_class_of_which_no_image_is_left_leaves_the_head(tmp_path, birds, solver):
+def test_class_without_images_leaves_head(tmp_path, birds, solver):
     """Retrained, and moved to the optimum: as if the class had never been."""
     data, recipe, _, features, predict = birds
     recipe = recipe_of(**SETTINGS, dataset=recipe.dataset, solver=solver, penalty=0.1, certificate=1e-3)
@@ -238,7 +238,7 @@ def added(store, birds, name, dataset=None, classes=("gull", "heron"), **changes
     return store
 
 
-def test_one_name_in_two_data_sets_is_refused_unless_it_is_said_to_mean_the_same(store, birds):
+def test_shared_name_needs_shared_meaning(store, birds):
     store = added(store, birds, "elsewhere", "folder:/crane", ("heron", "crane"))
     message = (
         "each class must have a name of its own; got heron in .* of folder:.*images and in elsewhere of folder:/crane"
@@ -250,7 +250,7 @@ def test_one_name_in_two_data_sets_is_refused_unless_it_is_said_to_mean_the_same
         join(store, same_classes=("heron", "herons"))
 
 
-def test_what_cannot_be_joined_is_refused_in_one_line(store, tmp_path, birds):
+def test_unjoinable_heads_are_refused(store, tmp_path, birds):
     with pytest.raises(InputError, match=r"classes must be among the 2 given; got 1 others, ..wren"):
         join(store, restrict(birds[4], birds[0].classes, ("gull", "heron")), ("gull", "heron"))
     with pytest.raises(InputError, match=r"head must be .*; got"):
@@ -276,7 +276,7 @@ def test_what_cannot_be_joined_is_refused_in_one_line(store, tmp_path, birds):
         make_provenance(birds[4], None, ("gull", "heron"))
 
 
-def test_heads_of_one_size_and_other_classes_are_no_one_head(tmp_path, birds):
+def test_heads_of_other_classes_differ(tmp_path, birds):
     """Drawn heads of two data sets are the same numbers where their classes are as many."""
     store = Store(tmp_path / "store")
     for name, classes in (("birds", ("gull", "owl")), ("trees", ("ash", "elm"))):
@@ -288,7 +288,7 @@ def test_heads_of_one_size_and_other_classes_are_no_one_head(tmp_path, birds):
 # The data change
 
 
-def test_other_labels_or_other_class_names_make_a_component_stale(tmp_path, birds):
+def test_other_labels_make_component_stale(tmp_path, birds):
     data, recipe, _, features, predict = birds
     before = make_provenance(predict, recipe, data.classes).trained_on(features, 1.0)
     swapped = dataclasses.replace(features, targets=features.targets[::-1].copy())
@@ -306,14 +306,14 @@ def test_other_labels_or_other_class_names_make_a_component_stale(tmp_path, bird
         check_same(before, other)
 
 
-def test_how_positions_would_be_resampled_keeps_no_components_apart(birds):
+def test_resampling_keeps_no_components_apart(birds):
     _, _, _, _, predict = birds
     other = dataclasses.replace(predict, model=predict.model.replace(position_filter="bicubic_plain"))
     check_same(make_provenance(predict), make_provenance(other))
 
 
 @pytest.mark.parametrize("head", ["drawn", "named"])
-def test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component(tmp_path, head):
+def test_added_class_leaves_retrained_labels(tmp_path, head):
     """The new class comes first by name, so that the class indices of all others move."""
     folder = photographs(tmp_path / "images", 4, ("heron", "wren"))
     recipe = recipe_of(dataset=f"folder:{folder}", kind="head", epochs=20, batch_size=4, learning_rate=0.1, head=head)

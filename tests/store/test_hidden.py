@@ -75,7 +75,7 @@ def kept_by(store):
 @pytest.mark.parametrize(
     "changes", [{}, {"privacy": SPENT, "public": ((IDENTIFIERS[9], "photo 9.jpg"),)}], ids=["", "p"]
 )
-def test_no_byte_that_a_removal_leaves_tells_of_an_image_to_who_lacks_the_key(tmp_path, request_, changes):
+def test_removal_leaves_no_byte_of_an_image(tmp_path, request_, changes):
     store = filled(tmp_path / "store", **changes)
     plan = plan_removal(store, **request_)
     receipt = remove(store, plan)
@@ -89,7 +89,7 @@ def test_no_byte_that_a_removal_leaves_tells_of_an_image_to_who_lacks_the_key(tm
         assert store.key.hide(identifier).encode() in content
 
 
-def test_a_receipt_holds_no_fingerprint_and_no_other_component_for_who_trains_one_again(tmp_path):
+def test_receipt_holds_no_fingerprint(tmp_path):
     """A component of one image, trained again from a photograph, has the same bits: its fingerprint is no secret."""
     store = filled(tmp_path / "store")
     prints = [trees.fingerprint(part(s)) for s in range(3)] + [trees.fingerprint(store.sum())]
@@ -102,7 +102,7 @@ def test_a_receipt_holds_no_fingerprint_and_no_other_component_for_who_trains_on
     assert verify_receipt(store, receipt.path) == ["again: is a removed component"]
 
 
-def test_components_that_were_discarded_leave_no_plain_unit_in_the_account(tmp_path):
+def test_discarded_components_leave_no_unit(tmp_path):
     store = filled(tmp_path / "store", privacy=SPENT)
     store.discard(["shard 0"])
     content = kept_by(store)
@@ -110,7 +110,7 @@ def test_components_that_were_discarded_leave_no_plain_unit_in_the_account(tmp_p
     assert [form for form in forms_without_key(store, 0) if form in content] == []
 
 
-def test_lists_of_two_stores_of_one_image_share_nothing(tmp_path):
+def test_lists_of_two_stores_share_nothing(tmp_path):
     stores = [filled(tmp_path / name) for name in "ab"]
     for store in stores:
         remove(store, plan_removal(store, examples=[IDENTIFIERS[1]]))
@@ -119,7 +119,7 @@ def test_lists_of_two_stores_of_one_image_share_nothing(tmp_path):
     assert first.isdisjoint(second)
 
 
-def test_a_store_without_its_key_is_read_and_told_and_does_not_change(tmp_path):
+def test_store_without_key_is_read_only(tmp_path):
     """The next change tells of it, so that it is not the next removal that does."""
     store = filled(tmp_path / "store")
     (store.root / KEYS).unlink()
@@ -132,7 +132,7 @@ def test_a_store_without_its_key_is_read_and_told_and_does_not_change(tmp_path):
 
 
 @pytest.mark.parametrize("lost", [["store.json"], ["store.json", KEYS]], ids=len)
-def test_a_store_that_lost_its_marker_keeps_its_key_or_does_not_change(tmp_path, lost):
+def test_store_without_marker_keeps_its_key(tmp_path, lost):
     store = filled(tmp_path / "store")
     remove(store, plan_removal(store, examples=[IDENTIFIERS[1]]))
     for name in lost:
@@ -146,7 +146,7 @@ def test_a_store_that_lost_its_marker_keeps_its_key_or_does_not_change(tmp_path,
 
 
 @pytest.mark.parametrize("changes", [{"privacy": SPENT}, {}], ids=["private", ""])
-def test_a_replaced_private_component_that_was_shown_keeps_its_store_apart(tmp_path, changes):
+def test_replaced_shown_private_stays_apart(tmp_path, changes):
     """Its images are hidden by the other store's key: perhaps they are public here, or in another account."""
     here, other = Store(tmp_path / "here"), Store(tmp_path / "other")
     here.add("mine", part(4), seen([5, 8], privacy=SPENT))

@@ -18,14 +18,14 @@ def test_hidden_form_is_hmac_of_rfc_4231():
     assert Key(b"Jefe").hide("what do ya want for nothing?") == expected
 
 
-def test_hidden_forms_of_two_stores_differ_and_hold_no_identifier():
+def test_hidden_forms_differ_by_store():
     first, second = make_key(), make_key()
     assert first.hide(IMAGE) != second.hide(IMAGE)
     assert IMAGE not in first.hide(IMAGE) + first.id
     assert first.hide(IMAGE) != hmac.digest(b"", IMAGE.encode(), "sha256").hex()
 
 
-def test_hidden_forms_are_sorted_so_that_order_tells_nothing():
+def test_hidden_forms_are_sorted():
     key = make_key()
     assert key.hide_all("abc") == key.hide_all("cbaa") == tuple(sorted(map(key.hide, "abc")))
 
@@ -36,7 +36,7 @@ def test_repr_does_not_show_a_key():
     assert key.secret.hex() not in repr(key)
 
 
-def test_a_key_survives_its_file_which_its_user_alone_reads(tmp_path):
+def test_key_file_is_private_and_survives(tmp_path):
     key, path = make_key(), tmp_path / "keys.json"
     write_key(path, key)
     assert read_key(path, key.id) == read_key(path) == key
@@ -44,7 +44,7 @@ def test_a_key_survives_its_file_which_its_user_alone_reads(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_missing_altered_and_foreign_keys_are_refused(tmp_path):
+def test_wrong_keys_are_refused(tmp_path):
     key, path = make_key(), tmp_path / "keys.json"
     with pytest.raises(InputError, match="it is missing"):
         read_key(path, key.id)

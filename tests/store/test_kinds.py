@@ -50,7 +50,7 @@ def summed(root, numbers, k=GRAM):
 
 
 @pytest.mark.parametrize("k", [GRAM, ROOT])
-def test_sums_have_one_set_of_bits_whatever_came_and_went_in_whatever_order(tmp_path, k):
+def test_sums_ignore_order_and_history(tmp_path, k):
     never = summed(tmp_path / "never", (0, 2, 3), k)
     store = summed(tmp_path / "store", (3, 1, 0, 2), k)
     assert trees.fingerprint(store.compose()) != trees.fingerprint(never.compose())
@@ -64,14 +64,14 @@ def test_sums_have_one_set_of_bits_whatever_came_and_went_in_whatever_order(tmp_
         store.add("back", sums(1, k), origin_of_sums(1))
 
 
-def test_a_class_whose_name_is_written_in_two_unicode_forms_is_one_class(tmp_path):
+def test_class_in_two_unicode_forms_is_one(tmp_path):
     store = Store(tmp_path)
     for s, name in enumerate(("caf\u00e9", "cafe\u0301")):
         store.add(f"shard {s}", sums(s), origin_of_sums(s, classes=("a", name)))
     assert store.statistics().classes == ("a", "caf\u00e9")
 
 
-def test_a_class_that_one_contributor_has_is_whole_in_the_sum(tmp_path):
+def test_class_of_one_contributor_is_whole(tmp_path):
     total = summed(tmp_path / "two", (0, 1)).statistics()
     assert total.classes == ("a", "own 0", "own 1")
     np.testing.assert_array_equal(total.counts, [10, 4, 4])
@@ -85,7 +85,7 @@ def test_a_class_that_one_contributor_has_is_whole_in_the_sum(tmp_path):
     assert trees.fingerprint(alone.statistics().tree) == trees.fingerprint(total.tree)
 
 
-def test_a_sum_is_that_of_g_where_some_components_have_a_root(tmp_path):
+def test_sum_with_roots_is_that_of_g(tmp_path):
     """Bit for bit that of R^T R in the order of names, and to rounding that of the rows."""
     kept = {f"shard {s}": sums(s, ROOT) for s in range(5)}
     assert all(sorted(tree) == ["counts", "root", "sums"] for tree in kept.values())
@@ -113,7 +113,7 @@ def test_a_sum_is_that_of_g_where_some_components_have_a_root(tmp_path):
     assert sorted(lone.tree) == ["counts", "gram", "sums"]
 
 
-def test_a_store_of_many_who_have_few_images_is_small(tmp_path):
+def test_store_of_few_images_is_small(tmp_path):
     store, k = Store(tmp_path), 300
     for s in range(100):
         rows = unit_rows(np.random.default_rng(s).standard_normal((4, k)), (k,))
@@ -154,7 +154,7 @@ def test_two_kinds_never_add(tmp_path):
         ({"features": dataclasses.replace(FEATURES, parts=("relu",))}, "features"),
     ],
 )
-def test_statistics_of_other_features_or_classes_are_refused_by_the_field(tmp_path, changes, match):
+def test_other_statistics_are_refused_by_field(tmp_path, changes, match):
     store = summed(tmp_path, (0,))
     with pytest.raises(InputError, match=match):
         store.add("other", sums(1), origin_of_sums(1, **changes))
@@ -265,9 +265,7 @@ NAMES = [*WRONG, *(f"root: {name}" for name in WRONG_ROOTS)]
 
 
 @pytest.mark.parametrize(("k", "change", "match"), CASES, ids=NAMES)
-def test_statistics_that_no_images_give_are_refused_in_one_line_when_added_and_when_read(
-    tmp_path, k, change, match, monkeypatch
-):
+def test_impossible_statistics_are_refused(tmp_path, k, change, match, monkeypatch):
     wrong = change(sums(1, k))
     store = summed(tmp_path, (0,), k)
     with pytest.raises(InputError, match=match):
@@ -349,7 +347,7 @@ def test_another_root_of_the_same_g_passes():
 
 
 @pytest.mark.parametrize(("more", "passes"), [(1e-6, False), (-1e-6, True), (1e-10, False), (1e-15, True)])
-def test_sums_of_equal_images_may_be_no_longer_than_rounding_makes_them(more, passes):
+def test_equal_images_sum_within_rounding(more, passes):
     rows = np.repeat(unit_rows(np.random.default_rng(0).standard_normal((1, 240)), (80, 160)), 60, 0)
     tree = check_whole(rows, np.zeros(60, int), 1, (80, 160))
     longer = {**tree, "sums": tree["sums"] * (1 + more)}
@@ -360,7 +358,7 @@ def test_sums_of_equal_images_may_be_no_longer_than_rounding_makes_them(more, pa
 
 
 @pytest.mark.parametrize(("size", "passes"), [(1e-3, False), (1e-5, False), (1e-13, True)])
-def test_sums_may_leave_the_rows_by_no_more_than_rounding(size, passes):
+def test_sums_leave_rows_within_rounding(size, passes):
     rows = unit_rows(np.random.default_rng(0).standard_normal((60, 240)), (80, 160))
     tree = check_whole(rows, np.arange(60), 60, (80, 160))
     across = np.linalg.svd(rows)[2][-1]
@@ -370,7 +368,7 @@ def test_sums_may_leave_the_rows_by_no_more_than_rounding(size, passes):
             check_spread(own, (80, 160))
 
 
-def test_parts_of_the_features_that_are_swapped_are_refused():
+def test_swapped_feature_parts_are_refused():
     sizes = (20, 64)
     rows = unit_rows(np.random.default_rng(0).standard_normal((50, 84)), sizes)
     swapped = as_tree(*moments(np.roll(rows, 64, 1), np.arange(50) % 4, 4))
@@ -378,7 +376,7 @@ def test_parts_of_the_features_that_are_swapped_are_refused():
         check_lengths(swapped, sizes)
 
 
-def test_a_gram_matrix_that_is_not_symmetric_is_refused():
+def test_asymmetric_gram_is_refused():
     gram = np.arange(9.0).reshape(3, 3)
     skew = Statistics(gram, np.ones((1, 3)), np.ones(1), ("a",), (3,), "")
     with pytest.raises(InputError, match="G must be symmetric; got another"):
@@ -414,7 +412,7 @@ def weights(store):
     return {name: entry.weights for name, entry in store.state.components.items()}
 
 
-def test_a_shard_is_made_again_of_what_is_left_to_the_bits_of_a_store_that_never_held_the_rest(tmp_path, digits):
+def test_remade_shard_has_bits_of_survivors(tmp_path, digits):
     shards = {f"s{i}": np.arange(20 * i, 20 * i + 20) for i in range(3)}
     store = fill(tmp_path / "store", digits, shards)
     assert store.provenance("s1").features == FeatureSettings(blocks=4, directions=2, width=16)
@@ -436,7 +434,7 @@ def test_a_shard_is_made_again_of_what_is_left_to_the_bits_of_a_store_that_never
     assert trees.fingerprint(store.compose()) == receipt.composed_after
 
 
-def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_path, digits):
+def test_store_head_exports_its_outputs(tmp_path, digits):
     recipe, data, built, train, _ = digits
     store = fill(tmp_path / "store", digits, {"a": np.arange(25), "b": np.arange(25, 60)})
     total = store.statistics()
@@ -464,7 +462,7 @@ def test_private_statistics_are_no_component(digits):
         make_provenance(on_sphere, classes=digits[1].classes)
 
 
-def test_a_map_made_by_hand_gives_a_component_that_says_its_features(tmp_path, digits):
+def test_handmade_map_states_its_features(tmp_path, digits):
     _, data, built, train, _ = digits
     total = make_statistics(built, train, data.classes)
     made = make_provenance(dataclasses.replace(built, outputs=0), classes=total.classes).trained_on(train, 1.0)
@@ -475,7 +473,7 @@ def test_a_map_made_by_hand_gives_a_component_that_says_its_features(tmp_path, d
         remove(store, plan_removal(store, examples=[train.examples[0][0]]), "retrain")
 
 
-def test_after_a_removal_an_attack_scores_every_image_as_on_statistics_that_never_held_it(tmp_path, digits):
+def test_attack_after_removal_scores_survivors(tmp_path, digits):
     recipe, data, built, *_ = digits
     cache = tj.Cache(tmp_path / "cache")  # its own: removals of other tests erase rows of the shared one
     train = tj.extract(built, data.train, cache)

@@ -71,14 +71,14 @@ BAD += [
 
 
 @pytest.mark.parametrize(("line", "cause"), BAD)
-def test_a_line_that_no_store_writes_is_refused_by_its_number_and_cause(line, cause):
+def test_unknown_line_is_refused_by_number(line, cause):
     with pytest.raises(InputError, match=rf"line 2 of the journal must be .*; {cause}.*Update tangent_jax") as refused:
         replay([ADD, line])
     assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
-def test_a_line_with_a_file_that_a_store_writes_is_taken(hold):
+def test_line_with_file_is_taken(hold):
     assert {*replay([ADD, hold(ENTRY)]).components} <= {"a", "b"}
 
 

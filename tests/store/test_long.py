@@ -34,7 +34,7 @@ def header(path):
     return json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
 
 
-def test_identifiers_names_and_owners_lie_outside_the_header_and_count_as_before(tmp_path):
+def test_long_texts_lie_outside_header(tmp_path):
     store = filled(tmp_path / "store")
     entry = header(store.path("shard 1"))
     assert "photo" not in json.dumps(entry)
@@ -49,7 +49,7 @@ def test_identifiers_names_and_owners_lie_outside_the_header_and_count_as_before
 
 
 @pytest.mark.parametrize(("make", "says"), [(part, origin), (sums, origin_of_sums)])
-def test_a_removal_a_merge_and_a_copy_are_those_of_short_texts(tmp_path, make, says, monkeypatch):
+def test_long_texts_remove_merge_and_copy(tmp_path, make, says, monkeypatch):
     store = filled(tmp_path / "store", make, says)
     shutil.copytree(store.root, tmp_path / "copy")
     merged = Store(tmp_path / "merged")
@@ -68,7 +68,7 @@ def test_a_removal_a_merge_and_a_copy_are_those_of_short_texts(tmp_path, make, s
     assert trees.fingerprint(store.sum()) == trees.fingerprint(never.sum()) == trees.fingerprint(merged.sum())
 
 
-def test_an_altered_name_outside_the_header_is_found(tmp_path):
+def test_altered_outer_name_is_found(tmp_path):
     store = filled(tmp_path / "store")
     path = store.path("shard 1")
     path.write_bytes(path.read_bytes().replace(b"photo 4.jpg", b"photo 9.jpg"))

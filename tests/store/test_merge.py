@@ -70,7 +70,7 @@ def all_of(count):
 
 
 @pytest.mark.parametrize("how", MERGES)
-def test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit(how):
+def test_one_component_is_itself_in_any_order(how):
     parts, own = all_of(5)
     parts = {  # of unequal size, in f64: sums that rounding to f32 hides
         name: jax.tree.map(lambda leaf, s=s: 1.1 * 3.0**s * np.asarray(leaf, np.float64), parts[name])
@@ -85,7 +85,7 @@ def test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit(ho
 
 
 @pytest.mark.parametrize("how", WEIGHTED)
-def test_a_merge_is_the_weighted_mean_that_its_page_states(x64, how):
+def test_merge_is_its_weighted_mean(x64, how):
     parts, own = all_of(2)
     parts, own, penalty = *jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (parts, own)), 0.3
     merged = trees.leaves(merge(components(parts, own), how, penalty))
@@ -118,7 +118,7 @@ def test_a_merge_is_the_weighted_mean_that_its_page_states(x64, how):
         np.testing.assert_allclose(blocks(path, merged).reshape(len(a), -1), expected, rtol=1e-9)
 
 
-def test_ties_is_the_mean_of_the_large_entries_that_agree_on_the_elected_sign():
+def test_ties_averages_elected_signs():
     def of(a, b):
         return {"a": np.array(a, np.float32), "b": np.array(b, np.float32).reshape(1, -1)}
 
@@ -183,7 +183,7 @@ def test_one_decomposition_serves_every_ridge():
 
 @pytest.mark.parametrize("how", ["inputs", "curvature"])
 @pytest.mark.parametrize("leaves", [("head/kernel",), ("head/kernel", "head/bias")])
-def test_heads_that_are_optima_merge_to_the_optimum_of_all_data(x64, leaves, how):
+def test_optimal_heads_merge_to_optimum(x64, leaves, how):
     """Inputs and signals of a head are independent, so that its factors are its Hessian: with a bias too, as one block
     with the kernel.
     """
@@ -202,7 +202,7 @@ def test_heads_that_are_optima_merge_to_the_optimum_of_all_data(x64, leaves, how
     assert np.abs(flat(composed(parts)) - joint).max() > 1e-3
 
 
-def test_a_store_keeps_factors_and_a_removal_takes_them_along(tmp_path):
+def test_removal_takes_factors_along(tmp_path):
     store = Store(tmp_path / "store")
     assert add_all(store, make_store(tmp_path / "apart")) == [f"shard {s}" for s in range(3)]
     kept = store.factors("shard 1")
@@ -227,7 +227,7 @@ def test_a_store_keeps_factors_and_a_removal_takes_them_along(tmp_path):
     assert any("altered" in line for line in verify(store))
 
 
-def test_factors_in_a_file_are_those_that_were_written(tmp_path):
+def test_factors_are_read_as_written(tmp_path):
     write_factors(tmp_path / "factors.safetensors", factors(2))
     again = read_factors(tmp_path / "factors.safetensors")
     assert trees.fingerprint(again) == trees.fingerprint(factors(2))
@@ -248,7 +248,7 @@ NO_SUMS = {
 
 
 @pytest.mark.parametrize("case", NO_SUMS)
-def test_factors_that_no_examples_sum_to_are_refused_where_they_enter(tmp_path, case):
+def test_impossible_factors_are_refused(tmp_path, case):
     change, message = NO_SUMS[case]
     good, store = factors(1), make_store(tmp_path / "store", 1)
     wrong = dataclasses.replace(good, kernels={**good.kernels, "head/kernel": change(*good.kernels["head/kernel"])})
@@ -264,14 +264,14 @@ def test_factors_that_no_examples_sum_to_are_refused_where_they_enter(tmp_path, 
 
 
 @pytest.mark.parametrize("how", MERGES)
-def test_weights_that_are_not_finite_are_refused_by_name(how):
+def test_non_finite_weights_are_refused(how):
     parts, own = all_of(2)
     parts["shard 1"] = trees.scale(np.nan, parts["shard 1"])
     with pytest.raises(InputError, match=r"component shard 1: .* must be finite; got NaN or infinity"):
         merge(components(parts, own), how)
 
 
-def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
+def test_unmergeable_is_refused(tmp_path):
     store = make_store(tmp_path / "store", 2)
     other = dataclasses.replace(factors(2), anchor="another")
     with pytest.raises(InputError, match="factors must be at the component's anchor"):

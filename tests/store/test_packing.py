@@ -30,7 +30,7 @@ def component(name):
 
 
 @pytest.mark.parametrize("name", ["weights", "with provenance", "with factors", "statistics", FEW])
-def test_a_component_comes_back_from_an_npz_to_the_bit(tmp_path, name):
+def test_component_returns_from_npz(tmp_path, name):
     kept = component(name)
     arrays, texts = tj.store.pack(kept)
     np.savez(tmp_path / "component.npz", **arrays)

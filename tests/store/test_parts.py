@@ -57,7 +57,7 @@ def fingerprints(store):
     return {name: trees.fingerprint(store[name].dw) for name in store}
 
 
-def test_groups_are_of_as_many_steps_and_decided_by_the_shards_alone(trained):
+def test_groups_are_decided_by_shards(trained):
     shards, _ = trained
     assert shards.groups() == GROUPS
     assert dataclasses.replace(shards, at_once=1).groups() == [[name] for name in ("0", "2", "1", "3", "4")]
@@ -65,7 +65,7 @@ def test_groups_are_of_as_many_steps_and_decided_by_the_shards_alone(trained):
     assert exact.groups() == [[name] for name in shards.rows]
 
 
-def test_a_group_is_trained_whole_whatever_is_missing_and_in_whatever_order(trained, tmp_path, monkeypatch):
+def test_group_is_trained_whole(trained, tmp_path, monkeypatch):
     shards, whole = trained
     store, groups, fit = Store(tmp_path / "store"), [], Shards.fit
     monkeypatch.setattr(Shards, "fit", lambda *args: groups.append(args[1]) or fit(*args))
@@ -82,7 +82,7 @@ def test_a_group_is_trained_whole_whatever_is_missing_and_in_whatever_order(trai
     assert len(groups) == 4
 
 
-def test_a_component_that_replaces_a_stale_one_still_names_its_cache(trained, tmp_path):
+def test_replacement_names_the_old_cache(trained, tmp_path):
     shards, _ = trained
     store, names = Store(tmp_path / "store"), ["0", "1"]
     shards = dataclasses.replace(shards, rows={name: shards.rows[name] for name in names})
@@ -120,14 +120,14 @@ def test_two_equal_runs_fill_one_store(trained, tmp_path, monkeypatch):
     assert fingerprints(store) == fingerprints(whole)
 
 
-def test_a_run_refuses_what_another_of_other_settings_added_meanwhile(trained, tmp_path, monkeypatch):
+def test_run_refuses_added_other_settings(trained, tmp_path, monkeypatch):
     shards, _ = trained
     other = dataclasses.replace(changed(shards, epochs=2), rows={"4": shards.rows["4"]})
     with pytest.raises(InputError, match=r"one run at a time; another one added 4, with epochs 2, here 1"):
         with_another_run(Store(tmp_path / "store"), shards, other, monkeypatch)
 
 
-def test_a_part_with_other_numbers_is_refused_with_what_to_do(trained, tmp_path):
+def test_altered_part_is_refused(trained, tmp_path):
     shards, whole = trained
     part_, store = Store(tmp_path / "part"), Store(tmp_path / "store")
     fill(store, shards)
@@ -137,7 +137,7 @@ def test_a_part_with_other_numbers_is_refused_with_what_to_do(trained, tmp_path)
         fill(store, shards, parts=[part_.root])
 
 
-def test_parts_are_taken_over_with_the_bits_of_one_process(trained, tmp_path):
+def test_parts_have_bits_of_one_process(trained, tmp_path):
     shards, whole = trained
     parts = [tmp_path / f"part {number}" for number in range(4)]  # more than groups: the last one is empty
     for number, part_ in enumerate(parts):
@@ -150,7 +150,7 @@ def test_parts_are_taken_over_with_the_bits_of_one_process(trained, tmp_path):
     assert verify(store) == []
 
 
-def test_what_the_parts_lack_is_trained_and_a_part_goes_on(trained, tmp_path):
+def test_missing_parts_are_trained(trained, tmp_path):
     """As after kills: of a part before it added all of its components, and of the process that took over."""
     shards, whole = trained
     part_, store = Store(tmp_path / "part"), Store(tmp_path / "store")
@@ -171,9 +171,7 @@ def test_what_the_parts_lack_is_trained_and_a_part_goes_on(trained, tmp_path):
         ({}, {"factors": True}, "factors false, here true"),
     ],
 )
-def test_a_part_of_other_settings_is_refused_by_the_first_that_differs(
-    trained, tmp_path, settings, options, difference
-):
+def test_other_part_is_refused_by_setting(trained, tmp_path, settings, options, difference):
     shards, _ = trained
     fill(Store(tmp_path / "part"), changed(shards, **settings), only={0})
     store = Store(tmp_path / "store")
@@ -191,7 +189,7 @@ def test_a_part_of_other_images_is_refused(trained, tmp_path):
             fill(Store(tmp_path / "store"), other, parts=[tmp_path / "part"])
 
 
-def test_a_shard_that_a_removal_left_empty_is_not_trained_again(trained, tmp_path):
+def test_emptied_shard_is_not_retrained(trained, tmp_path):
     shards, whole = trained
     in_memory = dataclasses.replace(shards.features, inputs=np.array(shards.features.inputs), folder=None)
     shards = dataclasses.replace(shards, features=in_memory)  # whose cache the removal does not search
@@ -207,7 +205,7 @@ def test_a_shard_that_a_removal_left_empty_is_not_trained_again(trained, tmp_pat
 
 
 @pytest.mark.parametrize("is_synchronized", [False, True])
-def test_a_plain_copy_of_a_store_verifies_and_goes_on(tmp_path, is_synchronized):
+def test_copied_store_verifies(tmp_path, is_synchronized):
     """As `cp -r` makes it, or an object store that keeps no modes, no empty files and no empty folders."""
     store = filled(tmp_path / "store", 2)
     store.compose()
@@ -228,7 +226,7 @@ def test_a_plain_copy_of_a_store_verifies_and_goes_on(tmp_path, is_synchronized)
     assert len(verify(copy)) == 1
 
 
-def test_a_store_takes_in_another_bit_for_bit_and_again_changes_nothing(tmp_path):
+def test_taking_in_twice_changes_nothing(tmp_path):
     here, there = filled(tmp_path / "here", 2), Store(tmp_path / "there")
     there.add("shard 1", part(1), origin(1))
     there.add("shard 2", part(2), origin(2))
@@ -256,7 +254,7 @@ def test_a_store_takes_in_another_bit_for_bit_and_again_changes_nothing(tmp_path
         ),
     ],
 )
-def test_a_store_that_cannot_be_taken_in_is_refused_in_one_line(tmp_path, change, message):
+def test_unfit_store_is_not_taken_in(tmp_path, change, message):
     here, there = filled(tmp_path / "here", 1), Store(tmp_path / "there")
     change(there)
     before = here.journal.path.read_bytes()

@@ -63,7 +63,7 @@ def trained(photographs, tmp_path):
 # What a plan says
 
 
-def test_a_plan_counts_rows_so_a_twin_leaves_with_its_image(tmp_path):
+def test_plan_counts_twins_with_image(tmp_path):
     store = Store(tmp_path)
     store.add("twins", part(0), origin(0, examples=TWINS))
     plan = plan_removal(store, examples=["a.jpg"])
@@ -87,7 +87,7 @@ def test_as_many_rows_are_left_as_the_plan_said(trained):
         assert left.data.owners.keys() == {image for _, image in left.data.examples}
 
 
-def test_who_saw_an_example_is_found_by_name_by_content_and_in_copies(tmp_path):
+def test_example_is_found_by_name_and_content(tmp_path):
     store, identifier = filled(tmp_path), origin(1).data.examples[0][0]
     store.add("shard 9", part(9), origin(9, examples=((identifier, "a copy.jpg"),)))
     for asked in (identifier, "photo 3.jpg", "a copy.jpg"):
@@ -97,7 +97,7 @@ def test_who_saw_an_example_is_found_by_name_by_content_and_in_copies(tmp_path):
         assert plan.copies == {identifier: ("photo 3.jpg in shard 1", "a copy.jpg in shard 9")}
 
 
-def test_a_component_that_goes_by_its_name_takes_what_no_other_saw(tmp_path):
+def test_named_component_takes_its_own(tmp_path):
     store = filled(tmp_path)
     store.add("shard 9", part(9), origin(9, examples=origin(1).data.examples[:2]))
     plan = plan_removal(store, names=["shard 1"])
@@ -158,7 +158,7 @@ def test_each_way_is_possible_or_says_why_not(tmp_path, changes, reasons):
         (lambda s: remove(Store(s.root.parent / "b"), plan_removal(s, names=["shard 0"])), "one of another store"),
     ],
 )
-def test_bad_input_is_one_clear_line_and_changes_nothing(tmp_path, call, match):
+def test_wrong_plan_changes_nothing(tmp_path, call, match):
     store = filled(tmp_path / "a", 2)
     with pytest.raises(InputError, match=match) as error:
         call(store)
@@ -166,7 +166,7 @@ def test_bad_input_is_one_clear_line_and_changes_nothing(tmp_path, call, match):
     assert [*Store(tmp_path / "a")] == ["shard 0", "shard 1"]
 
 
-def test_a_plan_of_a_store_that_changed_is_refused_and_of_one_that_was_composed_is_not(tmp_path):
+def test_stale_plan_is_refused(tmp_path):
     store = filled(tmp_path)
     plan = plan_removal(store, examples=["photo 4.jpg"])
     Store(tmp_path).add("copy", part(8), origin(8, examples=origin(1).data.examples))  # by another process
@@ -181,7 +181,7 @@ def test_a_plan_of_a_store_that_changed_is_refused_and_of_one_that_was_composed_
 # What takes its place
 
 
-def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(tmp_path, monkeypatch):
+def test_retrained_must_not_have_seen_removed(tmp_path, monkeypatch):
     store, erased = filled(tmp_path), []
     monkeypatch.setattr(erasure, "erase_cached", lambda *given: erased.append(given) or erasure.Traces((), ()))
     plan = plan_removal(store, examples=["photo 3.jpg"])
@@ -206,7 +206,7 @@ def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(
     assert verify(store) == []
 
 
-def test_images_that_are_no_longer_in_the_data_set_are_told_and_nothing_is_done(trained, photographs):
+def test_lost_images_stop_the_removal(trained, photographs):
     store, features, cache = trained
     (photographs / "train/a/2.png").rename(photographs / "train/a/2.away")
     try:
@@ -221,7 +221,7 @@ def test_images_that_are_no_longer_in_the_data_set_are_told_and_nothing_is_done(
 # Its traces
 
 
-def test_rows_are_erased_in_the_cache_that_is_given(trained):
+def test_rows_are_erased_in_given_cache(trained):
     store, features, cache = trained
     plan = plan_removal(store, examples=["train/a/1.png"])
     assert np.asarray(features.inputs[1]).any()
@@ -235,7 +235,7 @@ def test_rows_are_erased_in_the_cache_that_is_given(trained):
 # By contributor
 
 
-def test_an_owners_images_go_from_every_component_and_the_others_stay(trained, tmp_path):
+def test_owner_leaves_every_component(trained, tmp_path):
     store, features, cache = trained  # ann's are a/0, a/1, a/2; a/0 has a twin of bob's
     plan = plan_removal(store, owner="ann")
     assert {name: holding.left for name, holding in plan.components.items()} == {"even": 4, "odd": 4}
@@ -252,7 +252,7 @@ def test_an_owners_images_go_from_every_component_and_the_others_stay(trained, t
     assert {*plan_removal(store, owner="bob").components} == {"even", "odd"}
 
 
-def test_owners_are_kept_of_the_examples_that_a_component_saw_alone(trained):
+def test_owners_are_of_own_examples(trained):
     store, _, _ = trained
     for name, first in (("even", "train/a/0.png"), ("odd", "train/a/1.png")):
         found = store.provenance(name)
@@ -268,7 +268,7 @@ def test_owners_are_kept_of_the_examples_that_a_component_saw_alone(trained):
 SESSION = FirstSession("0" * 64, "birds", ("gull",), tuple((f"{i:064x}", f"owl/{i}.png") for i in range(90, 93)))
 
 
-def test_an_image_in_the_anchor_is_found_where_no_component_and_no_data_set_names_it(tmp_path):
+def test_image_in_anchor_alone_is_found(tmp_path):
     store = filled(tmp_path, session=SESSION)
     plan = plan_removal(store, examples=["owl/91.png"])
     assert (plan.components, plan.unseen) == ({}, (f"{91:064x}",))
@@ -280,7 +280,7 @@ def test_an_image_in_the_anchor_is_found_where_no_component_and_no_data_set_name
     assert plan_removal(Store(tmp_path), examples=["photo 0.jpg"]).anchors == ()
 
 
-def test_an_account_covers_no_image_that_is_in_the_anchor(tmp_path):
+def test_account_covers_no_anchor_image(tmp_path):
     examples = ((f"{91:064x}", "copy.jpg"), ("a" * 64, "b.jpg"))
     store = filled(tmp_path, count=1, session=SESSION)
     with pytest.raises(InputError, match="which its account does not cover; 1 are"):

@@ -24,7 +24,7 @@ def filled(root):
     return store
 
 
-def test_a_receipt_is_a_statement_about_the_journal_and_the_composition_after(tmp_path):
+def test_receipt_states_journal_and_sum(tmp_path):
     store = filled(tmp_path / "store")
     before = store.journal.last()
     receipt = remove(store, plan_removal(store, names=["shard 0"]))
@@ -53,7 +53,7 @@ def test_a_receipt_is_a_statement_about_the_journal_and_the_composition_after(tm
         ({"predicate": {}}, "must hold the field removed"),
     ],
 )
-def test_a_statement_of_another_kind_is_no_receipt(tmp_path, change, message):
+def test_other_statement_is_no_receipt(tmp_path, change, message):
     store = filled(tmp_path / "store")
     path = remove(store, plan_removal(store, names=["shard 0"])).path
     (tmp_path / "other.json").write_text(json.dumps({**json.loads(path.read_text()), **change}))
@@ -62,7 +62,7 @@ def test_a_statement_of_another_kind_is_no_receipt(tmp_path, change, message):
     assert "must be a receipt of a removal" in str(error.value)
 
 
-def test_the_page_describes_every_field_of_the_predicate():
+def test_page_describes_every_field():
     page = (ROOT / "docs/reference/receipts.md").read_text()
     assert RECEIPT in page
     described = page.partition("| field of the predicate |")[2]
@@ -82,5 +82,5 @@ def test_names_are_of_letters_of_any_language(name):
 @pytest.mark.parametrize(
     "name", [7, None, "", " a", "a  b", "../a", "a/b", "a\nb", "a\x1b[2J", "cafe\u0301", "\u212b", "a\u200fb"]
 )
-def test_names_that_leave_a_folder_or_move_a_cursor_or_have_a_second_spelling_are_none(name):
+def test_deceptive_names_are_refused(name):
     assert not is_name(name)

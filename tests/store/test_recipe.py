@@ -66,7 +66,7 @@ def test_flat_settings_give_a_recipe_of_parts(changes, recipe):
     assert recipe_of(**changes) == recipe_of(**{**FLAT, **changes}) == recipe
 
 
-def test_flat_settings_have_the_defaults_of_their_parts():
+def test_flat_settings_have_part_defaults():
     assert recipe_of() == recipe_of(**FLAT) == Recipe()
 
 
@@ -127,7 +127,7 @@ def test_a_loss_without_a_name_is_in_no_recipe():
         Recipe(objective=tj.Objective(lambda outputs, targets: outputs[:, 0]))
 
 
-def test_a_recipe_shows_all_its_settings_in_one_dict():
+def test_recipe_shows_settings_in_one_dict():
     settings = RECIPES[3].settings
     assert settings == {
         "weights": "builtin", "architecture": None, "ignore_config": (), "image_size": None, "dataset": "digits",
@@ -160,7 +160,7 @@ def anchor_by_hand(seed, leaves, head):
     [OwnLeaves(2, new_class_token=True, reset=True), OwnLeaves(1, "bitfit", reset=True), OwnLeaves(1, "everything"),
      HeadAlone(), HeadAlone(reset=True), Adapters(2, 4, True), LowRank(1, 4, True)],
 )  # fmt: skip
-def test_an_anchor_is_drawn_by_the_seed_to_the_bits_of_its_methods(leaves, head):
+def test_anchor_is_drawn_by_seed(leaves, head):
     want = anchor_by_hand(3, leaves, head)
     for trained in (Tangent(leaves, head), Network(leaves, head)):
         predict = Recipe(trained=trained, seed=3).predictor(NAMES)
@@ -168,14 +168,14 @@ def test_an_anchor_is_drawn_by_the_seed_to_the_bits_of_its_methods(leaves, head)
         assert trees.fingerprint(predict.w) == trees.fingerprint(want.w)
 
 
-def test_the_draws_of_a_seed_have_the_values_that_were_drawn_before():
+def test_seeded_draws_keep_their_values():
     w = recipe_of(seed=3, reset=True, new_class_token=True).predictor(3).w
     drawn = [w["head"]["kernel"][:2, 0], w["block_5"]["mlp_in"]["kernel"][0, :2]]
     want = [-0.0193123296, -0.0081909709, -0.0066885301, -0.0053872010]
     np.testing.assert_allclose(np.concatenate(drawn), want, rtol=1e-5)
 
 
-def test_a_frozen_head_is_read_above_the_network_and_reset_leaves(tmp_path):
+def test_frozen_head_is_above_reset_leaves(tmp_path):
     rows = np.random.default_rng(0).normal(size=(3, 52)).astype(np.float32)
     save_file({"embeddings": rows}, tmp_path / "head.safetensors", {"classes": "\n".join(NAMES)})
     recipe = recipe_of(head=str(tmp_path / "head.safetensors"), reset=True, seed=3)
@@ -188,12 +188,12 @@ def test_a_frozen_head_is_read_above_the_network_and_reset_leaves(tmp_path):
         recipe.predictor(3)
 
 
-def test_a_named_shard_has_an_order_of_its_own_in_every_kind_of_recipe():
+def test_named_shard_has_its_own_order():
     for recipe in RECIPES:
         assert recipe.for_shard("ann") == recipe.for_shard("ann") != recipe.for_shard("bob")
 
 
-def test_other_places_of_files_leave_the_rest_of_a_recipe():
+def test_moved_files_keep_the_recipe():
     recipe = Recipe(tj.store.Anchor("/a/w"), Tangent(head=HeadFile("/a/h")), dataset="/a/d")
     moved = recipe.with_places(lambda place: place.removeprefix("/a/"))
     assert (moved.anchor.weights, moved.trained.head.file, moved.dataset) == ("w", "h", "d")

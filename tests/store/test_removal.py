@@ -77,7 +77,7 @@ def files_holding(root, rows):
     return [str(path) for path in paths if any(row in path.read_bytes() for row in wanted)]
 
 
-def test_no_file_of_the_cache_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path):
+def test_cache_holds_no_removed_rows(task, tmp_path):
     """Tail inputs of two stages and decoded images; results and checkpoints of the run are listed."""
     recipe, predict, data, cache = task
     train = extract(predict, data.train, cache)
@@ -106,7 +106,7 @@ def test_no_file_of_the_cache_holds_a_removed_images_rows_and_the_others_stay(ta
 
 
 @pytest.mark.parametrize("settings", [{"penalty": 0.0}, {"method": "nlft"}])
-def test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_bound(task, tmp_path, settings):
+def test_non_convex_retraining_has_no_bound(task, tmp_path, settings):
     _, _, data, cache = task
     recipe = recipe_of(**SETTINGS | settings | {"dataset": task[0].dataset})
     predict = recipe.predictor(2, load("builtin"))
@@ -118,7 +118,7 @@ def test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_b
 
 
 @pytest.mark.parametrize("settings", [{}, {"solver": "optimum", "penalty": 0.1}])
-def test_a_component_that_was_trained_again_still_names_the_cache_of_the_first_training(task, tmp_path, settings):
+def test_retrained_component_names_first_cache(task, tmp_path, settings):
     _, _, data, first = task
     recipe = recipe_of(**SETTINGS | settings | {"dataset": task[0].dataset})
     predict = recipe.predictor(2, load("builtin"))
@@ -145,7 +145,7 @@ def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
         assert Trace("run", str(folder)) in receipt.not_reached
 
 
-def test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return(task, tmp_path):
+def test_unseen_images_lose_cached_rows(task, tmp_path):
     """Test images, by identifier; the components stay."""
     recipe, predict, data, cache = task
     train, test = extract(predict, data.train, cache), extract(predict, data.test, cache)
@@ -167,7 +167,7 @@ def test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return(
     assert np.asarray(train.inputs).any(-1).all()
 
 
-def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_path, capsys):
+def test_composing_brings_no_image_back(task, tmp_path, capsys):
     recipe, predict, data, cache = task
     train, store = extract(predict, data.train, cache), Store(tmp_path / "store")
     shards = Shards(predict, train, recipe, {f"shard {s}": np.arange(s, 80, 2) for s in range(2)})
@@ -192,7 +192,7 @@ def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_
     assert [*store] == ["a guest", "shard 0"]
 
 
-def test_a_component_of_removed_examples_is_not_added_again(tmp_path):
+def test_removed_component_is_not_added_again(tmp_path):
     store = Store(tmp_path)
     for s in range(3):
         store.add(f"shard {s}", part(s), origin(s))
@@ -204,7 +204,7 @@ def test_a_component_of_removed_examples_is_not_added_again(tmp_path):
     assert origin(1).data.examples[1][0] not in journal  # hashed: the store does not say whose it was
 
 
-def test_what_was_composed_or_exported_stays_spent_when_it_is_removed(tmp_path):
+def test_shown_component_stays_spent(tmp_path):
     store = Store(tmp_path)
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s, privacy=PRIVATE))
@@ -223,7 +223,7 @@ def test_what_was_composed_or_exported_stays_spent_when_it_is_removed(tmp_path):
     assert Store(tmp_path).spent(["other"]).epsilon >= twice.epsilon
 
 
-def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
+def test_public_images_are_found_and_stay_out(tmp_path):
     """They whitened the training of a private component: its numbers depend on them."""
     store, public = Store(tmp_path / "mine"), origin(7).data.examples
     store.add("whitened", part(0), origin(0, privacy=PRIVATE, public=public, owners={"photo 0.jpg": "ann"}))
@@ -250,7 +250,7 @@ def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_an_image_that_one_account_protects_is_public_in_no_other(tmp_path, released):
+def test_protected_image_is_public_nowhere(tmp_path, released):
     """Parallel composition takes what the other component saw of it as paid for; public images are not."""
     store, match = Store(tmp_path), "public images must not be private; got 1 of"
     store.add("first", part(0), origin(0, privacy=PRIVATE, public=origin(7).data.examples))
@@ -266,7 +266,7 @@ def test_an_image_that_one_account_protects_is_public_in_no_other(tmp_path, rele
     store.add("open", part(2), origin(0))  # no account: nothing is claimed of both
 
 
-def test_a_released_component_of_no_account_leaves_the_store_without_one(tmp_path):
+def test_released_component_needs_no_account(tmp_path):
     store = Store(tmp_path)
     store.add("open", part(0), origin(0))
     store.compose()
@@ -278,7 +278,7 @@ def test_a_released_component_of_no_account_leaves_the_store_without_one(tmp_pat
 # The store's own files
 
 
-def test_a_store_is_not_made_in_a_folder_of_others(tmp_path):
+def test_store_is_not_made_among_others_files(tmp_path):
     write(tmp_path, "components/mine.png", "receipts/0123456789abcdef.json")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match="must be a store, or an empty folder"):
@@ -302,7 +302,7 @@ def test_only_files_of_its_own_are_swept(tmp_path):
 @pytest.mark.parametrize(
     "gone", [["journal.jsonl"], ["HEAD"], ["journal.jsonl", "HEAD"], ["journal.jsonl", "HEAD", "store.json"]]
 )
-def test_a_lost_journal_is_refused_and_no_component_deleted(tmp_path, gone):
+def test_lost_journal_deletes_nothing(tmp_path, gone):
     store = Store(tmp_path / "store")
     store.add("a", part(0), origin(0))
     path = store.path("a")
@@ -314,7 +314,7 @@ def test_a_lost_journal_is_refused_and_no_component_deleted(tmp_path, gone):
 
 
 @pytest.mark.parametrize("how", ["format", "operation"])
-def test_what_a_later_version_wrote_is_refused_and_kept(tmp_path, how):
+def test_later_version_is_refused_and_kept(tmp_path, how):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
     if how == "format":
@@ -327,7 +327,7 @@ def test_what_a_later_version_wrote_is_refused_and_kept(tmp_path, how):
     assert len([*tmp_path.glob("components/*")]) == 1
 
 
-def test_a_lock_deleted_under_a_writer_stops_it_before_it_commits(tmp_path):
+def test_deleted_lock_stops_before_commit(tmp_path):
     store = Store(tmp_path)
     with store.using(change=True):
         (tmp_path / "lock").unlink()
@@ -355,7 +355,7 @@ def test_every_read_checks_its_hash(tmp_path):
         plan_removal(store, examples=["photo 3.jpg"])
 
 
-def test_a_step_and_what_is_said_of_it_belong_together(tmp_path):
+def test_step_and_its_provenance_belong_together(tmp_path):
     """An edited number of steps would lower epsilon."""
     path = tmp_path / "dw.safetensors"
     write_component(path, part(0), {"provenance": origin(0, privacy=PRIVATE).to_json()})
@@ -393,7 +393,7 @@ def test_add_refuses_what_could_not_be_summed(tmp_path, call, match):
     store.add("anna.b+c@example.org", part(4), origin(4))  # contributors are known by their addresses
 
 
-def test_an_export_is_journaled_before_it_is_written(tmp_path):
+def test_export_is_journaled_before_written(tmp_path):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
     store.release("/elsewhere/export", store.sum())  # and the writing is killed
@@ -405,7 +405,7 @@ def listed_exports(store, name):
     return [trace.path for trace in drop(store, name).not_reached if trace.kind == "export"]
 
 
-def test_a_removal_lists_every_export_of_a_component_of_its_name(tmp_path):
+def test_removal_lists_exports_of_its_name(tmp_path):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
     store.release("/of a", store.sum())
@@ -417,7 +417,7 @@ def test_a_removal_lists_every_export_of_a_component_of_its_name(tmp_path):
     assert listed_exports(Store(tmp_path), "a") == ["/of a", "/of both"]
 
 
-def test_a_removal_lists_exports_of_stores_that_were_merged_and_of_theirs(tmp_path):
+def test_removal_lists_exports_of_merged(tmp_path):
     first, second, third = (Store(tmp_path / name) for name in ("first", "second", "third"))
     first.add("a", part(0), origin(0))
     first.release("/of first", first.sum())
@@ -431,7 +431,7 @@ def test_a_removal_lists_exports_of_stores_that_were_merged_and_of_theirs(tmp_pa
     assert listed_exports(third, "a") == ["/of first"]
 
 
-def test_an_export_to_a_path_that_a_journal_cannot_hold_is_refused(tmp_path):
+def test_unwritable_export_path_is_refused(tmp_path):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
     with pytest.raises(InputError, match=r"path of an export must have only characters that show; got '/\\x1bx'"):
@@ -448,7 +448,7 @@ def test_a_malformed_receipt_is_one_line(tmp_path, content):
     assert "\n" not in str(error.value)
 
 
-def test_a_receipt_whose_sum_is_not_the_survivors_is_told(tmp_path, monkeypatch):
+def test_wrong_receipt_sum_is_told(tmp_path, monkeypatch):
     store = Store(tmp_path)
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s))
@@ -482,7 +482,7 @@ def test_a_line_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     ]  # fmt: skip
 
 
-def test_a_reader_where_nothing_can_be_written_needs_no_lock(tmp_path, monkeypatch):
+def test_reader_needs_no_lock(tmp_path, monkeypatch):
     Store(tmp_path / "store").add("a", part(0), origin(0))
 
     def read_only(path, mode):
@@ -497,7 +497,7 @@ def test_a_reader_where_nothing_can_be_written_needs_no_lock(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_removal_from_the_command_line_reads_any_encoding_and_says_what_it_did(photographs, tmp_path):
+def test_command_removes_in_any_encoding(photographs, tmp_path):
     cache, out = f"--cache_dir={tmp_path / 'cache'}", tmp_path / "anna@example.org"
     run("finetune", cache, f"--dataset=folder:{photographs}", "--subset=head", "--epochs=1", f"--out={out}")
     store = f"--store={tmp_path}/store"
@@ -520,7 +520,7 @@ def test_removal_from_the_command_line_reads_any_encoding_and_says_what_it_did(p
 
 
 @pytest.mark.slow
-def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, tmp_path):
+def test_command_removes_a_contributor(photographs, tmp_path):
     """Whose they are is said once, when the components are made; the same for a component that nobody said it of."""
     cache, data = f"--cache_dir={tmp_path / 'cache'}", f"--dataset=folder:{photographs}"
     table, stores = tmp_path / "owners.csv", tmp_path / "stores"
@@ -562,7 +562,7 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
 
 
 @pytest.mark.slow
-def test_an_owner_who_comes_later_joins_the_store_and_the_others_are_not_trained_again(photographs, tmp_path):
+def test_later_owner_retrains_no_other(photographs, tmp_path):
     shutil.copytree(photographs, tmp_path / "photos")
     late = [tmp_path / f"photos/train/{c}/{i}.png" for c in "ab" for i in range(20, 40)]
     contents = {path: path.read_bytes() for path in late}
@@ -584,7 +584,7 @@ def test_an_owner_who_comes_later_joins_the_store_and_the_others_are_not_trained
 
 
 @pytest.mark.slow
-def test_a_removed_owners_images_return_to_no_cache_when_compose_runs_again(photographs, tmp_path):
+def test_removed_owner_returns_to_no_cache(photographs, tmp_path):
     """Nor do their test images, which no component saw; the others' components stay as they are."""
     index = tmp_path / "cache_dir" / "index.sqlite"
     time.sleep(2.1)  # the index keeps nothing about files that changed just now
@@ -655,7 +655,7 @@ def said_in(cache, index):
     return kept.union(*map(identifiers_of, cache.glob("*/")))
 
 
-def test_an_exact_removal_moves_a_component_that_lies_within_its_certificate():
+def test_exact_removal_moves_uncertain_component():
     def linear(dw, x):
         return x @ dw["kernel"]
 
@@ -673,14 +673,14 @@ def test_an_exact_removal_moves_a_component_that_lies_within_its_certificate():
 
 
 @given(st.floats(1e-300, 1e300))
-def test_a_receipts_bound_has_one_digit_and_still_holds(bound):
+def test_receipt_bound_has_one_digit(bound):
     stated = rounded_up(bound)
     assert bound <= stated <= 2 * bound
     assert stated == float(f"{stated:.0e}")
 
 
 @pytest.mark.parametrize("bound", [float("inf"), float("nan"), 1.5e308])
-def test_a_bound_that_is_not_finite_is_in_no_receipt(tmp_path, monkeypatch, bound):
+def test_infinite_bound_is_in_no_receipt(tmp_path, monkeypatch, bound):
     """It was Infinity, which is no JSON."""
     store = Store(tmp_path / "store")
     store.add("ann", part(1), origin(1))
@@ -694,13 +694,13 @@ def test_a_bound_that_is_not_finite_is_in_no_receipt(tmp_path, monkeypatch, boun
 
 
 @pytest.mark.parametrize("certificates", [(float("inf"), 0.1), (0.1, float("nan")), (1.5e308, 0.1)])
-def test_a_solve_without_a_finite_certificate_is_refused_before_anything_is_erased(certificates):
+def test_missing_certificate_erases_nothing(certificates):
     with pytest.raises(InputError, match=r"the certificates of ann must be finite; got .* at the start\. Remove the"):
         check_finite("ann", *certificates)
     check_finite("ann", 0.1, 0.01)
 
 
-def test_a_receipts_bound_of_an_optimum_is_rounded_up():
+def test_optimum_bound_is_rounded_up():
     exact = Optimum(total_penalty=1.25, certificate_before=0.231, certificate=0.01, passes=3, converged=True)
     new = Retrained(part(1), origin(1), None, exact)
     optima = said_of("exact", {"all": new})["optima"]

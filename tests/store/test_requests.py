@@ -65,7 +65,7 @@ def store(tmp_path):
     ("word", "component"),
     [(OF_A[0], "a"), (JOINED, "a"), (ACCENTED, "b"), (form("NFD", ACCENTED), "b"), (f"{11:064x}", "b")],
 )
-def test_an_image_is_found_by_its_identifier_and_by_its_recorded_name(store, word, component):
+def test_image_is_found_by_identifier_or_name(store, word, component):
     plan = plan_removal(store, examples=[word])
     assert ([*plan.components], len(plan.identifiers), plan.unseen) == ([component], 1, ())
     receipt = remove(store, plan)
@@ -83,7 +83,7 @@ def test_an_image_is_found_by_its_identifier_and_by_its_recorded_name(store, wor
         ("0123456789", "none is near it"),
     ],
 )
-def test_a_name_that_no_component_recorded_is_refused_with_those_that_are_near(store, tmp_path, word, near):
+def test_unknown_name_lists_near_ones(store, tmp_path, word, near):
     (tmp_path / "ids.txt").write_text(f"{OF_A[1]}\n{word}\n")
     err = refused("store", "remove", f"--store={store.root}", f"--examples={tmp_path / 'ids.txt'}")
     assert "examples must be as components recorded them; got " in err
@@ -91,18 +91,18 @@ def test_a_name_that_no_component_recorded_is_refused_with_those_that_are_near(s
     assert [*Store(store.root)] == ["a", "b"]
 
 
-def test_an_owner_that_no_component_recorded_is_refused_with_those_that_are_near(store):
+def test_unknown_owner_lists_near_ones(store):
     with pytest.raises(InputError, match="owner must be as components recorded them; got anna, and near it are ann"):
         plan_removal(store, owner="Anna")
 
 
-def test_a_component_that_recorded_no_owner_of_an_image_refuses_an_owner(store):
+def test_unrecorded_owner_is_refused(store):
     store.add("c", part(2), origin(2))
     with pytest.raises(InputError, match=r"the owner of photo 6.jpg in c must be known; it recorded none. Ask for"):
         plan_removal(store, owner="ann")
 
 
-def test_a_name_of_several_images_asks_for_all_and_says_so(store, capsys):
+def test_shared_name_asks_for_all(store, capsys):
     store.add("c", part(2), origin(2, examples=seen(OF_A[0], first=20)))
     assert {*plan_removal(store, examples=[OF_A[0]]).components} == {"a", "c"}
     assert "train/a/0.png names 2 images, in a, c; all are asked for" in capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_a_name_of_several_images_asks_for_all_and_says_so(store, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_the_same_image_under_two_owners_leaves_with_either(store):
+def test_image_of_two_owners_leaves_with_either(store):
     """A removed image must not come back: rows of its content go from all components, whoever gave them."""
     twin = ((f"{0:064x}", "twin.png"),)
     store.add("dee", part(2), origin(2, examples=twin, owners={"twin.png": "dee"}))
@@ -118,13 +118,13 @@ def test_the_same_image_under_two_owners_leaves_with_either(store):
         assert {*plan_removal(store, owner=owner).components} == {"a", "dee"}
 
 
-def test_an_image_that_no_component_saw_leaves_the_components(store):
+def test_unseen_image_leaves_components_alone(store):
     plan = plan_removal(store, examples=["f" * 64, OF_B[0]])
     assert ({*plan.components}, plan.unseen) == ({"b"}, ("f" * 64,))
 
 
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8, codecs.BOM_UTF16_LE])
-def test_a_file_of_names_is_read_as_other_systems_write_it(store, tmp_path, mark):
+def test_file_of_names_is_read_of_any_system(store, tmp_path, mark):
     text = f"train/a/0.png  \r\n{form('NFD', ACCENTED)}\r\n"
     content = text.encode("utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-8")
     (tmp_path / "ids.txt").write_bytes(mark + content)
@@ -133,7 +133,7 @@ def test_a_file_of_names_is_read_as_other_systems_write_it(store, tmp_path, mark
 
 
 @pytest.mark.parametrize("asked", [{"examples": [OF_A[0]]}, {"examples": [f"{0:064x}"]}, {"owner": "ann"}])
-def test_what_was_asked_for_before_is_known_and_nothing_more_is_removed(store, tmp_path, asked):
+def test_repeated_request_removes_no_more(store, tmp_path, asked):
     remove(store, plan_removal(store, **asked))
     plan = plan_removal(store, **asked)
     (word,) = asked.get("examples", ["ann"])
@@ -151,7 +151,7 @@ def test_what_was_asked_for_before_is_known_and_nothing_more_is_removed(store, t
 
 @pytest.mark.parametrize(("written", "stored"), [("NFC", "NFD"), ("NFD", "NFC")])
 @pytest.mark.parametrize("whole", [True, False])
-def test_owners_are_found_whatever_system_wrote_the_names(written, stored, whole, tmp_path):
+def test_owners_are_found_of_any_system(written, stored, whole, tmp_path):
     table = tmp_path / "who.csv"
     name = ACCENTED if whole else ACCENTED.rpartition("/")[2]
     table.write_text(f"file,owner\n{form(written, name)},ann\n", "utf-8")
@@ -167,7 +167,7 @@ def test_a_table_of_windows_paths_names_owners():
     assert owners_of(["train/a/0.png", "train/a/1.png"], owners) == ["ann", "bob"]
 
 
-def test_a_component_keeps_owners_that_are_named_in_another_form(tmp_path):
+def test_component_keeps_owner_forms(tmp_path):
     """A table names an image with a hidden letter, or in NFD, and the examples do not."""
     names = (JOINED, ACCENTED)
     made = origin(0, owners={JOINED: "ann", form("NFD", ACCENTED): "bob"})
@@ -180,7 +180,7 @@ def test_a_component_keeps_owners_that_are_named_in_another_form(tmp_path):
     assert plan_removal(store, owner="bob").identifiers == ("1" * 64,)
 
 
-def test_images_without_an_owner_are_counted_aloud_when_components_are_filled(tmp_path, capsys):
+def test_images_without_owner_are_counted(tmp_path, capsys):
     write(tmp_path / "photographs", *OF_A, *OF_B, "test/a/x.png", "test/b/y.png")
     recipe = recipe_of(dataset=f"folder:{tmp_path / 'photographs'}", kind="head", epochs=1)
     predict = recipe.predictor(2)
@@ -215,7 +215,7 @@ def is_there(cache, number):
     return found.pop() if len(found) == 1 else None
 
 
-def test_a_store_that_changes_before_the_commit_keeps_all(kept, monkeypatch):
+def test_store_that_changes_keeps_all(kept, monkeypatch):
     store, cache = kept
     plan, sum_without = plan_removal(store, names=["a"]), removal.sum_without
 
@@ -231,7 +231,7 @@ def test_a_store_that_changes_before_the_commit_keeps_all(kept, monkeypatch):
     assert Store(store.root).state.receipts == {}
 
 
-def test_of_two_removals_at_once_one_is_whole_and_the_other_erases_nothing(kept, monkeypatch):
+def test_one_of_two_removals_wins_whole(kept, monkeypatch):
     store, cache = kept
     stores = {name: Store(store.root) for name in "ab"}
     plans = {name: plan_removal(own, names=[name]) for name, own in stores.items()}
@@ -264,7 +264,7 @@ def test_of_two_removals_at_once_one_is_whole_and_the_other_erases_nothing(kept,
     assert verify(store) + verify_receipt(store, done[removed].path) == []
 
 
-def test_a_removal_that_is_retrained_meets_a_store_without_its_component(kept, monkeypatch):
+def test_retrained_removal_meets_changed_store(kept, monkeypatch):
     """Another removal took the component while it was trained again."""
     store, cache = kept
     plan = plan_removal(store, examples=["photo 0.jpg"])
@@ -282,7 +282,7 @@ def test_a_removal_that_is_retrained_meets_a_store_without_its_component(kept, m
 
 
 @pytest.mark.parametrize("fault", [Killed, KeyboardInterrupt, OSError(errno.ENOSPC, "No space left on device")])
-def test_a_removal_that_ends_at_any_write_is_completed_by_the_same_one(kept, tmp_path, fault):
+def test_interrupted_removal_is_completed(kept, tmp_path, fault):
     """The store is as before it or as after it, and no receipt claims rows that are there."""
     store, cache = kept
     plan = plan_removal(store, names=["a"])

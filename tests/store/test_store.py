@@ -60,7 +60,7 @@ def drop(store, *names):
     return remove(store, plan_removal(store, names=names))
 
 
-def test_adding_reads_each_line_and_each_provenance_once(tmp_path, monkeypatch):
+def test_adding_reads_each_line_once(tmp_path, monkeypatch):
     """So the thousandth component costs what the tenth does."""
     read, applied = [], []
     from_json, apply = Provenance.from_json.__func__, State.apply
@@ -77,7 +77,7 @@ def test_adding_reads_each_line_and_each_provenance_once(tmp_path, monkeypatch):
     assert [*store] == [*other]
 
 
-def test_a_component_returns_with_its_bits_and_its_provenance(tmp_path):
+def test_component_returns_with_bits(tmp_path):
     filled(tmp_path)
     again = Store(tmp_path)
     assert [*again] == ["shard 0", "shard 1", "shard 2"]
@@ -87,7 +87,7 @@ def test_a_component_returns_with_its_bits_and_its_provenance(tmp_path):
     assert verify(again) == []
 
 
-def test_provenance_has_the_version_of_a_library_that_is_not_installed(monkeypatch):
+def test_uninstalled_library_has_its_version(monkeypatch):
     def version(name):
         if name == "tangent-jax":
             raise PackageNotFoundError(name)
@@ -98,7 +98,7 @@ def test_provenance_has_the_version_of_a_library_that_is_not_installed(monkeypat
 
 
 @pytest.mark.parametrize("name", ["\u0905\u0928\u0940\u0924\u093e", "caf\u00e9", "ali.ce@example.org"])
-def test_a_component_may_have_any_persons_name_and_leaves_by_it_in_either_unicode_form(tmp_path, name):
+def test_component_name_is_any_persons(tmp_path, name):
     store = Store(tmp_path)
     store.add(name, part(0), origin(0))
     assert [*Store(tmp_path)] == [name]
@@ -107,12 +107,12 @@ def test_a_component_may_have_any_persons_name_and_leaves_by_it_in_either_unicod
 
 
 @pytest.mark.parametrize("name", ["cafe\u0301", "a/b", "..\u0301/b", "a\u202eb", " a", "\u0301", ""])
-def test_a_name_that_deceives_or_leads_elsewhere_is_none(tmp_path, name):
+def test_deceptive_name_is_refused(tmp_path, name):
     with pytest.raises(InputError, match="a component's name must be of letters"):
         Store(tmp_path).add(name, part(0), origin(0))
 
 
-def test_a_component_that_lists_no_images_or_those_of_others_says_so_where_it_is_added(tmp_path, capsys):
+def test_doubtful_image_list_is_said_on_adding(tmp_path, capsys):
     store = filled(tmp_path / "store")
     assert capsys.readouterr().err == ""
     store.add("none", part(3), origin(3, examples=()))
@@ -134,7 +134,7 @@ def test_a_component_that_lists_no_images_or_those_of_others_says_so_where_it_is
     ]
 
 
-def test_composing_is_the_mean_and_removing_is_never_having_added(tmp_path):
+def test_removing_is_never_having_added(tmp_path):
     store, never = filled(tmp_path / "a"), Store(tmp_path / "b")
     for s in (2, 0):
         never.add(f"shard {s}", part(s), origin(s))
@@ -152,7 +152,7 @@ def test_composing_is_the_mean_and_removing_is_never_having_added(tmp_path):
     assert verify_receipt(Store(tmp_path / "a"), receipt.path) == []
 
 
-def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
+def test_altered_receipt_is_told(tmp_path):
     store = filled(tmp_path / "store")
     path = drop(store, "shard 1").path
     copy = tmp_path / "copy.json"
@@ -177,7 +177,7 @@ def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
         ("config.heads", {"config": {**origin(0).config, "heads": 2}}),
     ],
 )
-def test_components_that_cannot_be_summed_are_refused_by_the_field(tmp_path, field, changes):
+def test_unsummable_components_are_refused(tmp_path, field, changes):
     store = filled(tmp_path, 1)
     with pytest.raises(InputError, match=f"{field} must be"):
         store.add("other", part(1), origin(1, **changes))
@@ -192,14 +192,14 @@ def test_components_that_cannot_be_summed_are_refused_by_the_field(tmp_path, fie
         (lambda s: s.compose({"nobody": 1.0}), "holds no component nobody"),
     ],
 )
-def test_bad_input_is_one_clear_line_and_changes_nothing(tmp_path, call, match):
+def test_bad_input_changes_nothing(tmp_path, call, match):
     store = filled(tmp_path, 1)
     with pytest.raises(InputError, match=match):
         call(store)
     assert [*Store(tmp_path)] == ["shard 0"]
 
 
-def test_any_byte_changed_is_told_by_the_name_of_its_file(tmp_path):
+def test_changed_byte_names_its_file(tmp_path):
     store = filled(tmp_path / "store", 2)
     store.compose()
     drop(store, "shard 0")
@@ -225,7 +225,7 @@ def test_any_byte_changed_is_told_by_the_name_of_its_file(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", ["add", "compose", "remove", "retrain", "remove statistics"])
-def test_stopped_at_any_system_call_it_reopens_as_before_or_as_after(tmp_path, monkeypatch, operation):
+def test_stopped_store_is_before_or_after(tmp_path, monkeypatch, operation):
     """Every fsync, rename, deletion and commit of ours in turn raises what nothing catches, as a kill would."""
     run = {
         "add": lambda s: s.add("shard 2", part(2), origin(2)),
@@ -277,7 +277,7 @@ SUMMING = {
 
 
 @pytest.mark.parametrize("run", SUMMING.values(), ids=SUMMING)
-def test_a_sum_is_computed_while_other_processes_may_read(tmp_path, monkeypatch, run):
+def test_others_read_while_a_sum_is_computed(tmp_path, monkeypatch, run):
     store, summed = filled(tmp_path), []
 
     def watched(*arguments):
@@ -291,7 +291,7 @@ def test_a_sum_is_computed_while_other_processes_may_read(tmp_path, monkeypatch,
     assert verify(store) == []
 
 
-def test_a_store_that_changes_after_it_was_summed_is_summed_again(tmp_path, monkeypatch):
+def test_changed_store_is_summed_again(tmp_path, monkeypatch):
     store, using = filled(tmp_path, 2), Store.using
 
     @contextmanager
@@ -335,7 +335,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_nothing_is_lost_and_nothing_half_done(tmp_path):
+def test_random_kills_lose_nothing(tmp_path):
     """TANGENT_JAX_KILLS=200 for the long form."""
     root, rng = tmp_path / "store", random.Random(1)
     for i in range(3):
@@ -372,7 +372,7 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_half_done(tmp_path
     assert operations >= {"add", "compose"}
 
 
-def test_a_component_is_one_file_that_safetensors_reads(tmp_path):
+def test_component_is_one_safetensors_file(tmp_path):
     store = filled(tmp_path, 1)
     flat = load_file(store.path("shard 0"))
     assert flat.keys() == trees.leaves(part(0)).keys()
@@ -431,7 +431,7 @@ def test_who_waits_is_told_for_whom(tmp_path, capfd):
     assert [*Store(tmp_path)] == ["shard 0", "shard 1"]
 
 
-def test_an_anchor_is_known_by_every_leaf_outside_its_head():
+def test_anchor_is_known_by_body_leaves():
     predict, _ = predictor(depth=1)
     here = make_provenance(predict)
     for path, leaf in trees.leaves(predict.w).items():
@@ -460,7 +460,7 @@ def test_provenance_survives_json():
         ("rsl:kappa=100000", "rsl:kappa=100000"),
     ],
 )
-def test_recipes_of_one_loss_are_equal_however_it_is_spelled(text, spelled, tmp_path):
+def test_loss_spelling_keeps_recipes_equal(text, spelled, tmp_path):
     """So their components add, and each goes on where the other was stopped."""
     recipe = recipe_of(loss=text)
     assert (spell_loss(recipe.objective.loss), recipe) == (spelled, recipe_of(loss=spelled))

@@ -19,7 +19,7 @@ from tangent_jax.models.vit.modules import TangentViT
 
 
 @pytest.mark.parametrize("road", ["closed_form", "autodiff"])
-def test_a_composed_output_is_the_ensemble_of_tangent_outputs(x64, road):
+def test_composed_output_is_ensemble(x64, road):
     model, w = small(2)
     subset = make_subset(model)
     components, coefficients = [tree_normal(1000 * s, subset.part(w)) for s in range(1, 4)], [0.5, -2.0, 1.25]
@@ -32,7 +32,7 @@ def test_a_composed_output_is_the_ensemble_of_tangent_outputs(x64, road):
     assert_rel_close(f(weighted_sum(zip(coefficients, components, strict=True))).tangent, ensemble)
 
 
-def test_removal_is_bitwise_what_had_never_been_there():
+def test_removal_is_bitwise_never_there():
     model, w = small(2)
     parts = {f"shard {s}": tree_normal(1000 * s, make_subset(model).part(w)) for s in range(12)}
     without = {name: dw for name, dw in parts.items() if name != "shard 3"}
@@ -45,7 +45,7 @@ def test_removal_is_bitwise_what_had_never_been_there():
     assert trees.fingerprint(subtracted) != before
 
 
-def test_host_and_device_give_the_same_bits_and_leave_the_components_alone():
+def test_host_and_device_sum_to_same_bits():
     model, w = small(2)
     parts = [tree_normal(1000 * s, make_subset(model).part(w)) for s in range(5)]
     hosted = [jax.tree.map(np.asarray, part) for part in parts]
@@ -55,7 +55,7 @@ def test_host_and_device_give_the_same_bits_and_leave_the_components_alone():
     assert trees.fingerprint(hosted[0]) == before
 
 
-def test_a_stream_of_many_components_needs_the_memory_of_a_few():
+def test_stream_needs_memory_of_a_few():
     big = 1 << 20
 
     def stream():
@@ -79,7 +79,7 @@ def test_a_greedy_soup_keeps_what_helps():
         greedy_soup({}, lambda dw: 0.0)
 
 
-def test_a_weighted_composition_reads_only_what_it_weighs():
+def test_weighted_sum_reads_only_weighed():
     parts = {"a": {"x": np.ones(3)}, "b": {"x": np.full(3, 2.0)}, "c": None}  # left out: of coefficient 0
     total = sum_components(parts, parts.__getitem__, {}, {"a": 1.0, "b": -3.0})
     assert (total["x"] == -5).all()
@@ -107,7 +107,7 @@ BIG = {
 
 
 @pytest.mark.parametrize("case", BIG)
-def test_a_sum_that_overflows_or_holds_nan_is_refused(case):
+def test_non_finite_sum_is_refused(case):
     big, bad = Component({"x": BIG[case]}), Component({"x": BIG[case] + BIG[case].dtype.type(np.nan)})
     assert (compose([big, big])["x"] == BIG[case]).all()  # a mean fits
     with pytest.raises(InputError, match="the sum of components must be finite in their dtype; got infinity"):
@@ -117,7 +117,7 @@ def test_a_sum_that_overflows_or_holds_nan_is_refused(case):
     assert jax.jit(lambda dw: compose([Component(dw)] * 2))({"x": jnp.ones(2)})["x"].tolist() == [1, 1]
 
 
-def test_a_coefficient_of_one_adds_to_a_copy_never_to_the_callers_component():
+def test_coefficient_one_adds_to_a_copy():
     first, second = {"x": np.ones(3, np.float32)}, {"x": np.full(3, 2.0, np.float32)}
     assert weighted_sum([(1.0, first), (1.0, second)])["x"].tolist() == [3.0] * 3
     assert first["x"].tolist() == [1.0] * 3
@@ -132,7 +132,7 @@ def test_only_floats_are_summed(leaf):
             weighted_sum([(coefficient, {"x": np.ones(3)})])
 
 
-def test_no_components_dtype_decides_for_the_others_and_halves_are_summed_in_f32():
+def test_halves_are_summed_in_f32():
     """A bf16 component first made all bf16, and sums of f16 overflowed."""
     whole = {"kernel": np.full(3, 60000, np.float16)}
     total = weighted_sum([(0.5, whole)] * 3 + [(-0.5, whole)])
@@ -154,7 +154,7 @@ def test_no_components_dtype_decides_for_the_others_and_halves_are_summed_in_f32
     ([1j, 1], "coefficients must be a finite number .*; got 1j"),
     ([10**5000, 1], "coefficients must be a finite number .*; got an integer of 16610 bits"),
 ])  # fmt: skip
-def test_coefficients_that_are_no_numbers_are_refused_in_one_line(given, match):
+def test_wrong_coefficients_are_refused(given, match):
     component = Component({"w": np.ones(2, np.float32)})
     with pytest.raises(InputError, match=match):
         compose([component, component], given)
