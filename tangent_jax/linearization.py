@@ -25,12 +25,19 @@ from tangent_jax.core.promotion import promotes
 def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     """Returns f_lin(dw, *x) -> Dual(f(w, *x), J_w f(w, *x) . dw), by `jax.jvp`.
 
-    Args:       f: any function (w, *x) -> array: `model.apply`, a merged NNX module, a plain function;
-                w: the anchor, a pytree.
-    Returns:    f_lin; its dw is a part of w (missing leaves are frozen and cost nothing).
-    Guarantees: the tangent is linear in dw; `jax.grad`, `vmap`, `jit` and `linear_transpose` apply.
-    Raises:     InputError if dw has no leaf, a leaf that w lacks, one of another shape or one of whole numbers; for an
-                NNX module that changes its state, such as a dropout in training, or with shared weights.
+    Args:
+        f: Any function (w, *x) -> array: `model.apply`, a merged NNX module, a plain function.
+        w: The anchor, a pytree.
+
+    Returns:
+        f_lin; its dw is a part of w (missing leaves are frozen and cost nothing).
+
+    Guarantees:
+        The tangent is linear in dw; `jax.grad`, `vmap`, `jit` and `linear_transpose` apply.
+
+    Raises:
+        InputError: If dw has no leaf, a leaf that w lacks, one of another shape or one of whole numbers; for an NNX
+            module that changes its state, such as a dropout in training, or with shared weights.
 
     >>> f_lin = linearize(lambda w, x: w["a"] * x + w["b"], {"a": 2.0, "b": 1.0})
     >>> [float(part) for part in f_lin({"a": 10.0}, 3.0)]

@@ -22,7 +22,9 @@ def recovered_noise(
 
         z_t = (n G_t - S_t) / (sigma C)
 
-    Args:   steps: dw_0, ..., dw_T; batches, mechanism, objective: what the run says it used.
+    Args:
+        steps: dw_0, ..., dw_T.
+        batches, mechanism, objective: What the run says it used.
     """
     n, scale = len(batches), float(mechanism.noise_multiplier) * float(mechanism.clip_norm)
     mechanism = before_rounding(mechanism)

@@ -349,7 +349,8 @@ def test_forgotten_image_enters_no_later_store(people, collection, tmp_path):
 def made_by_hand(predict, recipe, number, *listed):
     """What a contributor sends: tangent weights that are not zero, and the provenance of an image of its own.
 
-    listed: another image, or None, in its place.
+    Args:
+        listed: Another image, or None, in its place.
     """
     (image,) = listed or (number,)
     dw = jax.tree.map(lambda leaf: leaf + (number + 1) / 100, predict.zeros())

@@ -93,8 +93,9 @@ class Tree:
 class Images(Tree):
     """The monoid of the statistics of a data set's training images. It is small, so that engines send it to workers.
 
-    `dataset`, `weights`, `method`, `seed`, `cache_dir`: as the flags of `tangent-jax compose`, whose shards and
-    features these are; with "" as `cache_dir` a chunk's features lie in a temporary folder until it is summed.
+    Attributes:
+        dataset, weights, method, seed, cache_dir: As the flags of `tangent-jax compose`, whose shards and features
+            these are; with "" as `cache_dir` a chunk's features lie in a temporary folder until it is summed.
     """
 
     dataset: str = "digits"
@@ -168,7 +169,8 @@ def compute_and_die(monoid: Tree, shard: int, mark: Path) -> None:
 def parse(text: str) -> tuple[Images, int, int | None]:
     """(what the flags say to sum, the number of workers, the shard whose worker is killed once).
 
-    `text`: about the program, for --help.
+    Args:
+        text: About the program, for --help.
     """
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in dataclasses.fields(Images):

@@ -181,7 +181,8 @@ def finished(config: Config) -> dict[str, Path]:
 def result_of(config: Config, job: Job) -> dict[str, Any]:
     """The job's result: read if the same command has finished on the same data, else computed now.
 
-    Raises: InputError with the command's last line if it fails.
+    Raises:
+        InputError: With the command's last line if it fails.
     """
     result = folder_of(config, job) / "result.json"
     if job.name not in finished(config):

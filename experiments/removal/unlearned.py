@@ -146,7 +146,8 @@ def exposures(config: Config, signals: Signals, member: np.ndarray, asked: dict[
 def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict[str, np.ndarray]:
     """The scores of each attack, "k n", from the models' signals after a removal; NaN where a model has none.
 
-    untouched: signals before any removal, of these and more models; "U-" attacks use those of `after` instead.
+    Args:
+        untouched: Signals before any removal, of these and more models; "U-" attacks use those of `after` instead.
     """
     result = {"confidence": after}
     for prefix, shadows in (("", untouched), ("U-", after)):

@@ -38,8 +38,10 @@ PAIRS = (
 class Findings(NamedTuple):
     """The influence of training images, for the page.
 
-    `margins`: of each training image by the fit without it, "n"; `loss`: the change of the test loss when it is
-    removed, "n"; `effect`: the change of each test image's margin, "n m"; `test_margins`, "m".
+    Attributes:
+        margins: The margins of each training image by the fit without it, "n".
+        loss: The change of the test loss when it is removed, "n".
+        effect: The change of each test image's margin, "n m"; `test_margins`, "m".
     """
 
     classes: Sequence[str]

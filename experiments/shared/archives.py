@@ -99,7 +99,10 @@ def cars(folder: Path) -> Iterator[Listed]:
 class Lists:
     """An archive with a list of the images of each split.
 
-    `images`: the folder of images; `lists`: the list of each split; `pair(line)`: (file below `images`, class name).
+    Attributes:
+        images: The folder of images.
+        lists: The list of each split.
+        pair(line): (file below `images`, class name).
     """
 
     images: str

@@ -24,7 +24,10 @@ def average(
 ) -> tj.Predictor:
     """The network after some rounds; each contributor takes the recipe's epochs in a round, in the same order in each.
 
-    Args: predict: the network, non-linear; rows: of the training images of each contributor; at_once: as in `Shards`.
+    Args:
+        predict: The network, non-linear.
+        rows: The rows of the training images of each contributor.
+        at_once: As in `Shards`.
     """
     for _ in range(rounds):
         steps = tj.store.Shards(predict, train, recipe, rows, at_once=at_once).fit()

@@ -21,7 +21,9 @@ from tangent_jax.train.evaluate import outputs as outputs_of
 def make_changes(predict: tj.Predictor, data: tj.Batches | Data) -> Callable[[Tree], np.ndarray]:
     """The function of steps "k ..." to the changes J q of the outputs, "k n c"; J is formed once if it fits.
 
-    Args:   data: the inputs of f; predict: affine in dw.
+    Args:
+        data: The inputs of f.
+        predict: Affine in dw.
     """
     problem = make_problem(predict, data, tj.make_objective(), None, predict.zeros())
     parts, batches = form_all(problem), problem.batches

@@ -48,8 +48,11 @@ class Without:
 class LeftOut(NamedTuple):
     """The results of leave-one-out solves.
 
-    `base`: the optimum on all images; `target`: the requested certificate; `largest`: a lower bound of the largest
-    |dw_i - dw|; `rows`: the images left out, and by name their arrays, as by `Leaving.arrays`.
+    Attributes:
+        base: The optimum on all images.
+        target: The requested certificate.
+        largest: A lower bound of the largest |dw_i - dw|.
+        rows: The images left out, and by name their arrays, as by `Leaving.arrays`.
     """
 
     base: tj.Fitted

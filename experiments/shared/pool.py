@@ -41,9 +41,11 @@ class Pooled(Reading):
 class Pool:
     """The pool and the settings of its models.
 
-    `data`: each image of the data set once; those at the rows `canaries` have a wrong label; `penalty`: of the whole
-    pool (Lambda is the recipe's for half of it); `certificate`, `passes`: of each optimum; `at_once`: concurrent
-    solves.
+    Attributes:
+        data: Each image of the data set once; those at the rows `canaries` have a wrong label.
+        penalty: The penalty of the whole pool (Lambda is the recipe's for half of it).
+        certificate, passes: Those of each optimum.
+        at_once: Concurrent solves.
     """
 
     predict: Any
@@ -74,7 +76,8 @@ class Pool:
     ) -> Iterator[tj.Fitted]:
         """Yields the optimum of each row of example weights "k n", from one start or each from its own.
 
-        rows: the images that count, with one weight each in `present`; Lambda is that of their number.
+        Args:
+            rows: The images that count, with one weight each in `present`; Lambda is that of their number.
         """
         data = self.data if rows is None else self.data.take(rows)
         settings: dict[str, Any] = {"certificate": certificate or self.certificate, "passes": self.passes}

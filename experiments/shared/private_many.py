@@ -44,12 +44,21 @@ def fit_private_many(
 ) -> list[Fitted[Private]]:
     """Trains one dw per mechanism, on all examples at every step; all mechanisms protect the same unit.
 
-    Args:       predicts, mechanisms, optimizers, seeds: one per model, equal except for numbers; arrays that all
-                predictors share are held once; data: Features or Batches, held on the device; others: as `fit_private`.
-    Returns:    one Fitted per model, with its privacy account; dw is on the host, `seconds` its share of the time.
-    Guarantees: each equals `fit_private` with its seed, up to rounding.
-    Raises:     InputError for lists of unequal length, Poisson samples, differing steps or units, or data that do not
-                fit on the device.
+    Args:
+        predicts, mechanisms, optimizers, seeds: One per model, equal except for numbers; arrays that all predictors
+            share are held once.
+        data: Features or Batches, held on the device.
+        others: As `fit_private`.
+
+    Returns:
+        One Fitted per model, with its privacy account; dw is on the host, `seconds` its share of the time.
+
+    Guarantees:
+        Each equals `fit_private` with its seed, up to rounding.
+
+    Raises:
+        InputError: Lists of unequal length, Poisson samples, differing steps or units, or data that do not fit on the
+            device.
     """
     counts = {len(given) for given in (predicts, mechanisms, optimizers, seeds)}
     if len(counts) != 1 or not len(seeds):

@@ -52,8 +52,10 @@ class Prints(NamedTuple):
 class Recipe(NamedTuple):
     """The recipe of one data set.
 
-    archive: the files to unpack, and their publisher; make: its images, from the folder and the selection; prints: of
-    the zip that the tables were measured on.
+    Attributes:
+        archive: The files to unpack, and their publisher.
+        make: Its images, from the folder and the selection.
+        prints: The prints of the zip that the tables were measured on.
     """
 
     archive: str
@@ -251,7 +253,8 @@ def of_contents(items: Iterable[Sequence[Any]], identifiers: Iterable[str]) -> s
 def agreement(recipe: Recipe, content: bytes, path: Path) -> tuple[str, dict[str, int]]:
     """The agreement of a zip with that of the tables, "bytes", "pixels" or "names", and its images by split.
 
-    Raises: InputError if even the names differ.
+    Raises:
+        InputError: If even the names differ.
     """
     got, counts = prints_of(content, path, bool(recipe.prints.pixels))
     if got.names != recipe.prints.names:

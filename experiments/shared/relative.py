@@ -32,10 +32,11 @@ MOST = 500  # images whose distances give the bandwidth
 class Relative(NamedTuple):
     """The result of `relative_test`.
 
-    to_never, to_before     unbiased MMD^2 of the model after the removal to the two others; below 0 by chance
-    p_kept                  small if it is nearer to the model before: the removal left something
-    p_removed               small if it is nearer to the model that never saw the images
-    identical               True if all outputs are those of the model that never saw the images, bit for bit
+    Attributes:
+        to_never, to_before: Unbiased MMD^2 of the model after the removal to the two others; below 0 by chance.
+        p_kept: Small if it is nearer to the model before: the removal left something.
+        p_removed: Small if it is nearer to the model that never saw the images.
+        identical: True if all outputs are those of the model that never saw the images, bit for bit.
     """
 
     to_never: float
@@ -54,12 +55,16 @@ def relative_test(
 ) -> Relative:
     """Tests which of two models a model after a removal is nearer to, by outputs on the removed images.
 
-    Args:       after, never, before: outputs, or signals such as `confidence`, "n ..." of the same n pairs of model and
-                image;
-                images: the image of each pair, whose pairs change sign together; by default they are n images.
-    Guarantees: where never and before are exchangeable, each p value is at most a with a chance of at most a; with many
-                images, also where the model is as near to one as to the other by the kernel.
-    Raises:     InputError for other shapes, numbers that are not finite, and fewer than three images.
+    Args:
+        after, never, before: Outputs, or signals such as `confidence`, "n ..." of the same n pairs of model and image.
+        images: The image of each pair, whose pairs change sign together; by default they are n images.
+
+    Guarantees:
+        Where never and before are exchangeable, each p value is at most a with a chance of at most a; with many images,
+        also where the model is as near to one as to the other by the kernel.
+
+    Raises:
+        InputError: Other shapes, numbers that are not finite, and fewer than three images.
     """
     samples = {"after": after, "never": never, "before": before}
     samples = {name: as_numbers(name, sample) for name, sample in samples.items()}

@@ -54,8 +54,9 @@ def measure(
 ) -> dict[str, Any]:
     """Searches on validation, trains on train, measures on test: one cell of a table.
 
-    searched: flat settings of recipes; shards: the number of models trained apart, on parts of the images, and
-    composed; 1 for one model.
+    Args:
+        searched: Flat settings of recipes.
+        shards: The number of models trained apart, on parts of the images, and composed; 1 for one model.
     """
     several = len(searched) > 1
     search = [tj.store.recipe_of(**own | {"dataset": spec, "epochs": config.search_epochs}) for own in searched]

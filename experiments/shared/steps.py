@@ -97,7 +97,8 @@ def private_step(
 ) -> Step:
     """A step of `fit_private` with its clipped sum; its noise comes from a seed.
 
-    Args:   summed: another clipped sum of the batch, (predict, dw, x, y) -> `ClippedSum`; None: the library's.
+    Args:
+        summed: Another clipped sum of the batch, (predict, dw, x, y) -> `ClippedSum`; None: the library's.
     """
     optimizer = as_data(optimizer or tj.privacy.momentum())
     dw = predict.zeros() if start is None else start
@@ -115,7 +116,8 @@ def private_step(
 def make_pass(predict: tj.Predictor, data: tj.Batches, objective: tj.Objective, signals: int) -> Pass:
     """The computations of a pass of `solve` on the first batch, at dw = 0.
 
-    Args:   signals: the number of random cotangents per example for the factors; 0 for those of all outputs.
+    Args:
+        signals: The number of random cotangents per example for the factors; 0 for those of all outputs.
     """
     zero = predict.zeros()
     chunk = first_chunk(data)

@@ -89,8 +89,11 @@ def rounds(operations: Iterable[Operation], title: str, repeats: int, seconds: f
 def measured(makes: dict[str, Callable[[], Operation]], deadline: float, each: float) -> list[Row]:
     """A row for each operation: its time and memory, or a line with the reason why there is none.
 
-    deadline: by `time.monotonic`, after which no operation is compiled; each: the most seconds to time one. What is
-    compiled is timed for `each` seconds at least, also where the deadline has passed.
+    What is compiled is timed for `each` seconds at least, also where the deadline has passed.
+
+    Args:
+        deadline: By `time.monotonic`, after which no operation is compiled.
+        each: The most seconds to time one.
     """
     ready = []
     rows = {}

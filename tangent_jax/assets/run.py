@@ -27,7 +27,8 @@ SAVE_IT = "save it as JPEG or PNG of 8 bits"
 def load(folder: str | Path) -> Run:
     """The function of the folder's program, on the device that jax or onnxruntime chooses.
 
-    Raises: ValueError, in one line, for a file that serving.json does not name, and for inputs of another shape.
+    Raises:
+        ValueError: In one line, for a file that serving.json does not name, and for inputs of another shape.
     """
     folder = Path(folder)
     serving = read_serving(folder)
@@ -98,7 +99,8 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 def read_image(path: str, size: tuple[int, int], preprocessing: dict[str, Any]) -> np.ndarray:
     """One image, resized and cropped as in training, "y x 3" uint8.
 
-    Raises: ValueError, in one line, for a picture that cannot be read, is animated, or has colours of other kinds.
+    Raises:
+        ValueError: In one line, for a picture that cannot be read, is animated, or has colours of other kinds.
     """
     from PIL import Image
 

@@ -88,7 +88,8 @@ def calibrate(target: Signals, shadows: Shadows, held: Held) -> Signals:
 def lira_online(target: Signals, shadows: Shadows, held: Held) -> Signals:
     """LiRA's log-likelihood ratio of Gaussians for IN and OUT, "n".
 
-    Edge cases: an example in all shadows or in none has one mean for both; spreads of 0 count as 1e-15.
+    Edge cases:
+        An example in all shadows or in none has one mean for both; spreads of 0 count as 1e-15.
     """
     target, shadows, held = as_signals(target, shadows, held)
     inside, outside = (log_normal(target, side) for side in sides(shadows, held))
@@ -98,7 +99,8 @@ def lira_online(target: Signals, shadows: Shadows, held: Held) -> Signals:
 def lira_offline(target: Signals, shadows: Shadows, held: Held) -> Signals:
     """The target's signal in standard deviations above the mean of OUT, "n".
 
-    Edge cases: an example in all shadows is compared with all of them; spreads of 0 count as 1e-15.
+    Edge cases:
+        An example in all shadows is compared with all of them; spreads of 0 count as 1e-15.
     """
     target, shadows, held = as_signals(target, shadows, held)
     out = sides(shadows, held)[1]
@@ -137,7 +139,9 @@ def student_ratio(target: Signals, shadows: Shadows, held: Held) -> Signals:
         variance ~ IG(a, b),   mean ~ N(m, variance / kappa)
 
     so the noisy variance of few shadows is shrunk towards that of other examples.
-    Edge cases: an example without a shadow on a side gets the prior there.
+
+    Edge cases:
+        An example without a shadow on a side gets the prior there.
     """
     target, shadows, held = as_signals(target, shadows, held)
     inside, outside = (log_predictive(target, side) for side in sides(shadows, held))

@@ -40,8 +40,10 @@ DESCENT = optax.sgd(RATE)
 class Bound(NamedTuple):
     """Lower bounds on epsilon, each with the given confidence.
 
-    `epsilon`: from the errors alone, for any mechanism; `gaussian_epsilon`: for a Gaussian mechanism;
-    `false_positives`, `false_negatives`: the attack's error rates at the threshold of `epsilon`.
+    Attributes:
+        epsilon: From the errors alone, for any mechanism.
+        gaussian_epsilon: For a Gaussian mechanism.
+        false_positives, false_negatives: The attack's error rates at the threshold of `epsilon`.
     """
 
     epsilon: float
@@ -58,7 +60,8 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
     at Clopper and Pearson's upper bounds of both rates. The first half of the scores chooses the threshold, the second
     half gives the rates.
 
-    Raises: InputError for fewer than 4 scores of a kind, or a delta or confidence outside (0, 1).
+    Raises:
+        InputError: Fewer than 4 scores of a kind, or a delta or confidence outside (0, 1).
 
     >>> rng = np.random.default_rng(0)
     >>> bound = tj.audit.epsilon_lower_bound(rng.normal(size=400), 3 + rng.normal(size=400), delta=1e-5)
@@ -109,7 +112,8 @@ def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, fl
     The scores are N(0, 1) if the claim is true, so their variance is chi-squared. An upper end below 1 means too little
     noise.
 
-    Raises: InputError for fewer than 2 scores, or a confidence outside (0, 1).
+    Raises:
+        InputError: Fewer than 2 scores, or a confidence outside (0, 1).
 
     >>> low, high = tj.audit.noise_scale(np.random.default_rng(0).normal(size=400))
     >>> low < 1 < high
@@ -140,7 +144,9 @@ def run_openly(
 def private_gradients(steps: Sequence[Tree], mechanism: Mechanism, objective: Objective) -> list[Tree]:
     """The noisy gradients G_1, ..., G_T of a run of `run_openly`, computed from its steps.
 
-    dw_t = dw_(t-1) - RATE (G_t + penalty dw_(t-1)) / C
+    ::
+
+        dw_t = dw_(t-1) - RATE (G_t + penalty dw_(t-1)) / C
     """
     clip_norm, penalty = float(mechanism.clip_norm), float(objective.penalty)
 
@@ -170,10 +176,15 @@ def canary_scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The attack's scores over `trials` full-batch trainings without the canary, and as many with it.
 
-    Args:       batches: the canary last; mechanism: of training, by `fit_private` itself; objective: as there; claimed:
-                the mechanism that the attacker assumes (None: the same).
-    Returns:    (absent, present), "trials" each: N(0, 1) and N(mu, 1) for a correct mechanism; mu is at most
-                sqrt(steps) / sigma, with equality if the canary is always clipped.
+    Args:
+        batches: The canary last.
+        mechanism: The mechanism of training, by `fit_private` itself.
+        objective: As there.
+        claimed: The mechanism that the attacker assumes (None: the same).
+
+    Returns:
+        (absent, present), "trials" each: N(0, 1) and N(mu, 1) for a correct mechanism; mu is at most sqrt(steps) /
+        sigma, with equality if the canary is always clipped.
 
     >>> linear, dw = lambda dw, x: x @ dw["w"], {"w": np.zeros((2, 2), np.float32)}
     >>> batches = tj.Batches(np.eye(4, 2, dtype=np.float32), np.arange(4) % 2)

@@ -23,8 +23,10 @@ LARGEST_T = 1000.0  # beyond it scipy's noncentral t loses digits; a smaller t i
 class OneRunBound(NamedTuple):
     """Lower bounds on epsilon that hold together with the given confidence.
 
-    `epsilon`: by guesses, for any mechanism; `gaussian_epsilon`: for a Gaussian mechanism, None for Poisson samples;
-    `guesses`, `right`: the guesses behind `epsilon`, and the number of right ones.
+    Attributes:
+        epsilon: By guesses, for any mechanism.
+        gaussian_epsilon: For a Gaussian mechanism, None for Poisson samples.
+        guesses, right: The guesses behind `epsilon`, and the number of right ones.
 
     >>> tj.audit.OneRunBound(epsilon=1.2, gaussian_epsilon=2.0, guesses=20, right=19).epsilon
     1.2
@@ -42,10 +44,13 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
     The error 1 - confidence is split between the two bounds, and that of the first bound between the numbers of
     guesses: all canaries, a half, a quarter, an eighth; the highest scores are guessed in, as many lowest ones out.
 
-    Edge cases: equal scores are ranked by a fixed random permutation of the canaries, which their number alone chooses:
-                the order in which canaries are given, such as sorted by coin, proves nothing.
-    Raises:     InputError for coins that are not True or False, another number of scores, scores that are not finite,
-                or a confidence outside (0, 1).
+    Edge cases:
+        Equal scores are ranked by a fixed random permutation of the canaries, which their number alone chooses: the
+        order in which canaries are given, such as sorted by coin, proves nothing.
+
+    Raises:
+        InputError: Coins that are not True or False, another number of scores, scores that are not finite, or a
+            confidence outside (0, 1).
 
     >>> coins = np.arange(100) % 2 == 0
     >>> scores = np.where(coins, 3.0, -3.0) + np.random.default_rng(0).normal(size=100)

@@ -40,8 +40,12 @@ def make_canaries(data: Any, classes: int, count: int) -> Batches:
     They are public and the same at every call, drawn by a seed, and come from no image. In hundreds of dimensions their
     clipped gradients are nearly orthogonal, and small beside the noise in every dimension.
 
-    Args:   data: Features or Batches, for the shape and dtype of an input; count: 20 or more.
-    Raises: InputError for inputs that are not floats, or too few canaries.
+    Args:
+        data: Features or Batches, for the shape and dtype of an input.
+        count: 20 or more.
+
+    Raises:
+        InputError: Inputs that are not floats, or too few canaries.
 
     >>> canaries = tj.audit.make_canaries(demo.train, classes=3, count=20)
     >>> canaries.inputs.shape
@@ -75,7 +79,9 @@ def check_canaries(images: Batches, canaries: Any) -> None:
 class Audit(NamedTuple):
     """The observations of an attacker on a private run.
 
-    `scores`: one for each canary, computed without the coins, "m"; `coins`: True if the canary was in, "m".
+    Attributes:
+        scores: One for each canary, computed without the coins, "m".
+        coins: True if the canary was in, "m".
 
     >>> tj.audit.Audit(scores=np.array([2.0, -1.0]), coins=np.array([True, False])).coins.sum()
     np.int64(1)
@@ -121,7 +127,8 @@ class Coins:
 def secret_coins(path: Path, count: int) -> np.ndarray:
     """The fair coins of a run, "m": from the file, else from the operating system's entropy, then written to the file.
 
-    Raises: InputError for an altered file, or one with another number of coins.
+    Raises:
+        InputError: An altered file, or one with another number of coins.
     """
 
     def read() -> np.ndarray:

@@ -55,7 +55,9 @@ class Membership:
 
         The interval is a paired bootstrap: members and others are drawn DRAWS times, with replacement. It is at least
         as wide as `discordant_limits` say, so that two AUCs of 1 have an interval too.
-        Edge cases: equal scores of both models give [0, 0, 0].
+
+        Edge cases:
+            Equal scores of both models give [0, 0, 0].
         """
         rng, result = np.random.default_rng(seed), {}
         for attack, models in self.scores.items():
@@ -106,14 +108,23 @@ def membership_attack(
 ) -> Membership:
     """Membership inference attacks on models; trains shadow models for them.
 
-    Args:       predict: predict(dw, x) -> outputs "b c"; models: dw by name; members: examples that the models may have
-                seen; others: examples that none saw. The larger set is subsampled to the size of the smaller one.
-                train: trains shadow models like the attacked ones, each on half of members and others, such as `lambda
-                data, halves: [f.dw for f in tj.fit_many(predict, [data.batches(key, rows=rows) for rows in halves])]`.
-    Returns:    the scores of "confidence" and "likelihood ratio"; `.auc()` of them.
-    Edge cases: an example that all shadow models saw keeps its confidence as its likelihood ratio; shadow models get
-                the owners and groups of their examples where those of members and others are both known, else none.
-    Raises:     InputError for fewer than 2 shadow models, no members, or no others.
+    Args:
+        predict: predict(dw, x) -> outputs "b c".
+        models: dw by name.
+        members: Examples that the models may have seen.
+        others: Examples that none saw. The larger set is subsampled to the size of the smaller one.
+        train: Trains shadow models like the attacked ones, each on half of members and others, such as `lambda data,
+            halves: [f.dw for f in tj.fit_many(predict, [data.batches(key, rows=rows) for rows in halves])]`.
+
+    Returns:
+        The scores of "confidence" and "likelihood ratio"; `.auc()` of them.
+
+    Edge cases:
+        An example that all shadow models saw keeps its confidence as its likelihood ratio; shadow models get the owners
+        and groups of their examples where those of members and others are both known, else none.
+
+    Raises:
+        InputError: Fewer than 2 shadow models, no members, or no others.
 
     >>> def train(data, halves):
     ...     return [tj.solve(demo.predict, data.take(rows), demo.objective).dw for rows in halves]

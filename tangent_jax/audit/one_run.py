@@ -59,15 +59,22 @@ def fit_audited(
 ) -> Fitted[Audited]:
     """Trains as `fit_private` on the data and the canaries that their coins chose, and attacks the released steps.
 
-    Args:       canaries: by `make_canaries`, or Batches of inputs and targets like the data's; folder: of the ledger,
-                the coins and every released step (canaries.py); claimed: the mechanism that the attacker assumes, None:
-                that of training; others: as `fit_private`. Noise is always fresh, as a seed's noise would not be the
-                claimed.
-    Returns:    Fitted, with `info.spent` and `info.audit`.
-    Guarantees: the privacy of `fit_private`, for images and canaries alike, except for `info.audit`; a killed run
-                resumes with the same coins; a score depends on the coins only through the released steps.
-    Raises:     InputError for fewer than 20 canaries, more of them than examples, another kind than the data, altered
-                coins, missing steps, or an optimiser whose steps do not reveal the gradient, such as Adam.
+    Args:
+        canaries: By `make_canaries`, or Batches of inputs and targets like the data's.
+        folder: The folder of the ledger, the coins and every released step (canaries.py).
+        claimed: The mechanism that the attacker assumes, None: that of training.
+        others: As `fit_private`. Noise is always fresh, as a seed's noise would not be the claimed.
+
+    Returns:
+        Fitted, with `info.spent` and `info.audit`.
+
+    Guarantees:
+        The privacy of `fit_private`, for images and canaries alike, except for `info.audit`; a killed run resumes with
+        the same coins; a score depends on the coins only through the released steps.
+
+    Raises:
+        InputError: Fewer than 20 canaries, more of them than examples, another kind than the data, altered coins,
+            missing steps, or an optimiser whose steps do not reveal the gradient, such as Adam.
 
     >>> canaries = tj.audit.make_canaries(demo.train, classes=3, count=20)
     >>> mechanism, folder = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5), demo.folder() / "run"
@@ -120,7 +127,9 @@ def one_run_scores(
 ) -> np.ndarray:
     """The score of each canary, "m", from the released steps dw_0, dw_1, ... and public settings.
 
-    Args: images, canaries: the data without any canary, and all of them; mechanism: as claimed, with its `count`.
+    Args:
+        images, canaries: The data without any canary, and all of them.
+        mechanism: As claimed, with its `count`.
     """
     predict, optimizer = trees.as_pytree(predict), as_data(optimizer)
     order, present = canaries.in_order()

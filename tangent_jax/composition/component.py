@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 class Component:
     """Tangent weights or statistics, with their provenance and their Kronecker factors.
 
-    `provenance`: by `tj.store.make_provenance`; statistics (`Component(statistics.tree, provenance)`) must have it, as
-    it names their features and classes. `tj.store.pack` gives the arrays and texts for files of another format.
+    `tj.store.pack` gives the arrays and texts for files of another format.
+
+    Attributes:
+        provenance: By `tj.store.make_provenance`; statistics (`Component(statistics.tree, provenance)`) must have it,
+            as it names their features and classes.
 
     >>> component = tj.Component(demo.fitted.dw, demo.origin)
     >>> component.provenance.classes, component.factors is None

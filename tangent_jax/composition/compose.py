@@ -29,12 +29,18 @@ def compose(components: Given, coefficients: Mapping[str, float] | Sequence[floa
     """The weighted sum of components; by default their mean, as in the paper, or the sum of statistics.
 
     If heads differ, the bodies are composed, without heads (`join` composes those).
-    Args:       components: in the order of their names, or of the list; a mapping is read one at a time.
-                coefficients: by name, or one for each of a list; a name left out has coefficient 0, and is not read.
-    Guarantees: bitwise the same in any order of insertion. So removing a component and composing the others is bitwise
-                the composition without that component.
-    Raises:     InputError naming the first field in which two components differ, so that they cannot be summed, or a
-                component that is not finite; and for a sum that overflows. Traced numbers pass.
+
+    Args:
+        components: In the order of their names, or of the list; a mapping is read one at a time.
+        coefficients: By name, or one for each of a list; a name left out has coefficient 0, and is not read.
+
+    Guarantees:
+        Bitwise the same in any order of insertion. So removing a component and composing the others is bitwise the
+        composition without that component.
+
+    Raises:
+        InputError: It names the first field in which two components differ, so that they cannot be summed, or a
+            component that is not finite; and for a sum that overflows. Traced numbers pass.
 
     >>> together = tj.compose([tj.Component({"w": jnp.array([1.0, 2.0])}), tj.Component({"w": jnp.array([3.0, 6.0])})])
     >>> together["w"].tolist()
@@ -60,7 +66,9 @@ def sum_components(
 ) -> Tree:
     """The weighted sum of named components in the order of their names: `compose`.
 
-    origins: the provenance of each, checked, or none; coefficients: None for the mean, or the sum of statistics.
+    Args:
+        origins: The provenance of each, checked, or none.
+        coefficients: None for the mean, or the sum of statistics.
     """
     names = sorted(names if coefficients is None else coefficients)
     if coefficients is None:
@@ -114,7 +122,8 @@ class SumOfComponents(Statistics):
 def statistics(components: Given, progress: Progress = silent) -> SumOfComponents:
     """The sum of components of statistics over all their classes, from which heads are solved.
 
-    Raises: InputError for tangent weights, no component, and a component that no images give, by name.
+    Raises:
+        InputError: Tangent weights, no component, and a component that no images give, by name.
 
     >>> recipe = tj.store.StatisticsRecipe(features=tj.models.FeatureSettings(("h",)))
     >>> origin = tj.store.make_provenance(demo.map, recipe, ["a", "b", "c"])

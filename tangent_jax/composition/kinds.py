@@ -26,7 +26,8 @@ from tangent_jax.solver.statistics import check_leaves, check_lengths, check_spr
 def check_component(dw: Tree, origin: Origin, is_new: bool = True) -> None:
     """Raises InputError for other leaves than the provenance names, or numbers that no training or images give.
 
-    is_new: False leaves out what takes too long for every read of statistics.
+    Args:
+        is_new: False leaves out what takes too long for every read of statistics.
     """
     if origin.features is None:
         check_weights(dw, origin)
@@ -86,7 +87,8 @@ def have_own_heads(origins: Iterable[Origin]) -> bool:
 def summands(read: Callable[[Any], Tree], origins: Mapping[Any, Origin]) -> Callable[[Any], Tree]:
     """Reads a component by its name as it is summed: a body where heads differ, statistics over all classes.
 
-    origins: of all components, or none.
+    Args:
+        origins: The origins of all components, or none.
     """
     if are_statistics(origins.values()):
         classes = classes_of(origins)

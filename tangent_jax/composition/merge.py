@@ -40,13 +40,22 @@ def merge(components: Given, how: str, penalty: float = 1e-3) -> Tree:
     """Merges components into one: by their mean, weighted by their Kronecker factors, or by another of MERGES.
 
     If heads differ, the bodies are merged, without heads.
-    Args:       components: by name or in a list, read one at a time, those with factors twice; how: one of MERGES;
-                penalty: the ridge of H_s for one example, above 0. All but WEIGHTED ignore factors and penalty.
-    Returns:    a tree on the host, in the dtype of the components.
-    Guarantees: bitwise the same in any order of insertion; by a mean, weighted or not, a single component gives itself,
-                up to rounding.
-    Raises:     InputError for statistics, a component without factors, factors of other leaves or another anchor; and
-                by name for a component that is not finite, or factors that no images give (`check_sums`).
+
+    Args:
+        components: By name or in a list, read one at a time, those with factors twice.
+        how: One of MERGES.
+        penalty: The ridge of H_s for one example, above 0. All but WEIGHTED ignore factors and penalty.
+
+    Returns:
+        A tree on the host, in the dtype of the components.
+
+    Guarantees:
+        Bitwise the same in any order of insertion; by a mean, weighted or not, a single component gives itself, up to
+        rounding.
+
+    Raises:
+        InputError: Statistics, a component without factors, factors of other leaves or another anchor; and by name for
+            a component that is not finite, or factors that no images give (`check_sums`).
 
     >>> parts = {name: tj.Component(dw, None, demo.factors[name]) for name, dw in demo.components.items()}
     >>> merged = tj.merge(parts, "curvature", penalty=0.1)
@@ -60,7 +69,8 @@ def merge(components: Given, how: str, penalty: float = 1e-3) -> Tree:
 def only_bodies(named: Mapping[Any, Component]) -> bool:
     """True if heads differ, so that bodies alone are merged. Reads no numbers.
 
-    Raises: InputError for statistics, which are summed.
+    Raises:
+        InputError: Statistics, which are summed.
     """
     origins = checked_origins(named).values()
     if are_statistics(origins):

@@ -19,9 +19,12 @@ WITHOUT_EFFECT = ("position_filter",)
 class Origin(Protocol):
     """What composition reads of a provenance (store/provenance.py): at which anchor a component was trained, and what.
 
-    `config`: the model's settings; `anchor`, `head`: fingerprints of the anchor without its head, and of the head;
-    `subset`: the paths of its leaves; `classes`: the names of its outputs, () if unknown; `features`: the settings of
-    the features that a component of statistics sums, None for tangent weights.
+    Attributes:
+        config: The model's settings.
+        anchor, head: Fingerprints of the anchor without its head, and of the head.
+        subset: The paths of its leaves.
+        classes: The names of its outputs, () if unknown.
+        features: The settings of the features that a component of statistics sums, None for tangent weights.
     """
 
     @property

@@ -28,13 +28,20 @@ LARGEST = 1e30
 def weighted_sum(terms: Iterable[tuple[float, Tree]]) -> Tree:
     """sum_s lambda_s dw_s, added in the given order; lambda 1 adds a component, -1 subtracts it.
 
-    Args:       terms: (lambda_s, dw_s), trees on the device or the host; an iterator may read them one by one: memory
-                holds the running sum and one component.
-    Returns:    a tree on the device if the components are, else on the host.
-    Guarantees: the same bits for the same terms in the same order, on device and host; half precision is summed in f32
-                and rounded once.
-    Raises:     InputError for no component, a coefficient that is no number, or trees without leaves or of unequal
-                structure, shapes or dtypes.
+    Args:
+        terms: (lambda_s, dw_s), trees on the device or the host; an iterator may read them one by one: memory holds the
+            running sum and one component.
+
+    Returns:
+        A tree on the device if the components are, else on the host.
+
+    Guarantees:
+        The same bits for the same terms in the same order, on device and host; half precision is summed in f32 and
+        rounded once.
+
+    Raises:
+        InputError: No component, a coefficient that is no number, or trees without leaves or of unequal structure,
+            shapes or dtypes.
     """
     total: Any = None
     form: Form | None = None

@@ -26,7 +26,8 @@ SHARE = 0.2
 def ties(components: Iterable[tuple[str, Tree]]) -> Tree:
     """The TIES merge of trees with their names, in the given order, read one at a time.
 
-    Raises:     InputError for no component, components of several subsets or dtypes, or one that is not finite.
+    Raises:
+        InputError: No component, components of several subsets or dtypes, or one that is not finite.
     """
     form: Form | None = None
     sums = np.zeros((2, 0))  # of positive entries, and of negative ones

@@ -23,7 +23,8 @@ KNOWN: dict[int, bytes | None] = {}
 def digests(arrays: Sequence[Any]) -> list[bytes]:
     """The digest of each array: of NumPy, of JAX, or of rows on disk, which are read piece by piece.
 
-    Guarantees: equal for equal bytes, wherever they lie; the bytes of weights that were loaded are read once.
+    Guarantees:
+        Equal for equal bytes, wherever they lie; the bytes of weights that were loaded are read once.
     """
     with ThreadPoolExecutor(cores()) as pool:
 

@@ -35,8 +35,11 @@ UNDECIDING = ("name", "debug_info", "name_and_src_info", "source_info")
 def identity(*values: Any) -> str:
     """BLAKE2b (hex, 256 bits) over the content of all values: arrays, numbers, text, containers, dataclasses of them.
 
-    Guarantees: equal for equal content, in any process; differs when any bit of an array or any setting differs.
-    Raises:     InputError for a value without readable content, such as a function: use `program`.
+    Guarantees:
+        Equal for equal content, in any process; differs when any bit of an array or any setting differs.
+
+    Raises:
+        InputError: A value without readable content, such as a function: use `program`.
     """
     return fingerprint(pieces(values))
 
@@ -44,9 +47,14 @@ def identity(*values: Any) -> str:
 def program(f: Callable, *arguments: Any) -> str:
     """The fingerprint of the jaxpr that f traces to for arguments of these shapes, with the bytes of its constants.
 
-    Args:       arguments: pytrees of arrays; only dtypes and shapes count, not values.
-    Guarantees: the same in every process of one version of JAX; differs if f computes something else.
-    Raises:     InputError for a callback to the host, whose result no program holds.
+    Args:
+        arguments: Pytrees of arrays; only dtypes and shapes count, not values.
+
+    Guarantees:
+        The same in every process of one version of JAX; differs if f computes something else.
+
+    Raises:
+        InputError: A callback to the host, whose result no program holds.
     """
     return fingerprint(closed_bytes(jax.make_jaxpr(f)(*arguments)), jax.__version__.encode())
 

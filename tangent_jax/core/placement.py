@@ -36,7 +36,8 @@ _used: list[int | None] = [None]
 def use_devices(count: int | None) -> None:
     """Uses the first `count` devices of every process from now on; None: all, the default.
 
-    Raises: InputError for more devices than exist.
+    Raises:
+        InputError: More devices than exist.
     """
     available = jax.local_device_count()
     if count is not None and not 1 <= count <= available:
@@ -197,7 +198,8 @@ def gather(value: Any) -> Shaped[np.ndarray, "p ..."]:
 def together(function: Callable[[], T]) -> T:
     """Calls function() in every process; an exception in one is raised in all, so that none waits for another.
 
-    Raises: the exception of function(); in the other processes the same kind with its message, or RuntimeError for
+    Raises:
+        Exception: That of function(). The other processes raise the same kind with its message, or RuntimeError for
             kinds other than InputError, OSError and KeyboardInterrupt.
     """
     if jax.process_count() == 1:
@@ -222,7 +224,8 @@ def together(function: Callable[[], T]) -> T:
 def check_alike(arrays: Callable[[], Iterable[np.ndarray]]) -> None:
     """Raises InputError, in all processes of a job, if their arrays differ: they would train different things.
 
-    Args:   arrays: returns them; it is not called in a single process.
+    Args:
+        arrays: A function that returns them; it is not called in a single process.
     """
     if jax.process_count() > 1:
         crc = 0

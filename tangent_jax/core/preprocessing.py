@@ -41,12 +41,13 @@ def check_image_size(image_size: ImageSize) -> None:
 class Preprocessing:
     """The preprocessing that a model was trained with: resize, centre crop, then (x - mean) / std of RGB in [0, 1].
 
-    crop            the fraction of each side of the resized image that is kept; above 1, black surrounds the image
-    interpolation   one of INTERPOLATIONS
-    resize          "short" keeps the aspect ratio and crops the long side, "exact" does not; "none" only crops
-    centre          of an odd number of pixels that are cropped, the half before the image is rounded: "nearest" to the
-                    even number (of pixels that are added, down), as torchvision and timm do, or "floor", as Hugging
-                    Face's processors do
+    Attributes:
+        crop: The fraction of each side of the resized image that is kept; above 1, black surrounds the image.
+        interpolation: One of INTERPOLATIONS.
+        resize: "short" keeps the aspect ratio and crops the long side, "exact" does not; "none" only crops.
+        centre: How the half before the image is rounded where an odd number of pixels is cropped: "nearest" to the even
+            number (of pixels that are added, down), as torchvision and timm do, or "floor", as Hugging Face's
+            processors do.
 
     >>> scale = tj.models.Preprocessing(crop=0.875)
     >>> scale.resized_shape((640, 480), 224), scale.normalize(jnp.zeros((1, 2, 2, 3), jnp.uint8)).max().item()

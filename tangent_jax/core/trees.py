@@ -178,7 +178,8 @@ def norm(tree: Tree) -> Float[Array, ""]:
 def fingerprint(tree: Tree) -> str:
     """SHA-256 (hex) over path, dtype, shape and digest (core/digests.py) of every leaf, in the order of the paths.
 
-    Guarantees: equal for equal trees, for any order of insertion and any device; any changed bit changes it.
+    Guarantees:
+        Equal for equal trees, for any order of insertion and any device; any changed bit changes it.
     """
     flat = {path: leaf if hasattr(leaf, "nbytes") else np.asarray(leaf) for path, leaf in sorted(leaves(tree).items())}
     state = hashlib.sha256()

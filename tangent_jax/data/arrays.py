@@ -15,9 +15,13 @@ from tangent_jax.io.packages import import_extra
 def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Examples:
     """Examples from the rows of `x`, "n ...", and their targets, as `tj.extract` takes them.
 
-    Args:       x: an array or memory map of whole numbers or floats; targets: class indices "n", or arrays "n ...";
-                names: of the rows, None for "row 0" and so on.
-    Guarantees: a row's content identifier, by which stores and removals know it, hashes its shape and bytes.
+    Args:
+        x: An array or memory map of whole numbers or floats.
+        targets: Class indices "n", or arrays "n ...".
+        names: The names of the rows, None for "row 0" and so on.
+
+    Guarantees:
+        A row's content identifier, by which stores and removals know it, hashes its shape and bytes.
 
     >>> data = tj.examples(np.zeros((4, 3), np.int32), np.array([0, 1, 0, 1]))
     >>> data.names[0], data.read(0).shape

@@ -26,7 +26,8 @@ MUST = {
 class Column:
     """A column that may hold the images, or the labels: what it holds, in words, and whether that fits.
 
-    `stated`: the file itself says that this is the column.
+    Attributes:
+        stated: The file itself says that this is the column.
     """
 
     name: str

@@ -52,7 +52,8 @@ def decode(
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Decodes one image, encoded or a uint8 array, to "height width 3" uint8: resized, then cropped in the middle.
 
-    Raises: InputError naming an image that cannot be read, is too large, or has an unknown range of values.
+    Raises:
+        InputError: It names an image that cannot be read, is too large, or has an unknown range of values.
     """
     with quiet():
         picture, kind = opened(image, name)
@@ -97,7 +98,8 @@ def size_of(image: bytes | np.ndarray, name: str) -> tuple[int, int]:
 def opened(image: bytes | np.ndarray, name: str) -> tuple[Image.Image, str]:
     """(the picture, its format) of an image, encoded or a uint8 array; it is not decoded yet.
 
-    Raises: InputError for other formats, for several frames, and for a TIFF whose samples have no known range.
+    Raises:
+        InputError: Other formats, several frames, and a TIFF whose samples have no known range.
     """
     if isinstance(image, np.ndarray):
         try:

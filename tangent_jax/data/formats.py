@@ -108,7 +108,8 @@ TEXTS = ((rb"<svg[\s>]", "an SVG drawing"), (rb"<!doctype html|<html[\s>]", "a w
 def open_picture(content: bytes, kind: str, name: str) -> Image:
     """The picture of some bytes, whose format is `kind` by `format_of`, opened but not yet decoded.
 
-    Raises: InputError naming the format, if that cannot be read, and the remedy.
+    Raises:
+        InputError: It names the format, if that cannot be read, and the remedy.
     """
     if kind not in DECODERS and kind != "HEIC":
         formats = f"a picture ({', '.join(DECODERS)} or HEIC)"

@@ -95,8 +95,9 @@ def identify(
 ) -> list[str | None]:
     """The identifier of each of `count` images, from the index or by `read`, in threads; None if `read` gives None.
 
-    Args: where: the file of a row's image, and the unique place of its bytes there; without it nothing is stored.
-          Identifiers are stored in portions, so an interrupted call resumes.
+    Args:
+        where: The file of a row's image, and the unique place of its bytes there; without it nothing is stored.
+            Identifiers are stored in portions, so an interrupted call resumes.
     """
     places = [where(i) for i in range(count)] if where else []
     states = {path: file_state(path) for path in dict.fromkeys(path for path, _ in places)}
@@ -140,7 +141,8 @@ def keep(texts: dict[bytes, str]) -> None:
 def forget(path: str, is_removed: Callable[[str], bool], names: Set[str]) -> None:
     """Deletes removed images from an index: identifiers for which `is_removed`, and lists of tars that name them.
 
-    Raises: InputError or OSError if the index cannot be read or written: it may still hold them.
+    Raises:
+        InputError or OSError: If the index cannot be read or written: it may still hold them.
     """
     gone = kept_of(path, is_removed, names)
     if gone:
@@ -151,7 +153,8 @@ def forget(path: str, is_removed: Callable[[str], bool], names: Set[str]) -> Non
 def kept_of(path: str, is_removed: Callable[[str], bool], names: Set[str]) -> list[bytes]:
     """The keys that `forget` deletes; does not create an index.
 
-    Raises: InputError or OSError if there is an index that cannot be read.
+    Raises:
+        InputError or OSError: If there is an index that cannot be read.
     """
     try:
         is_file = stat.S_ISREG(expand_path(path).stat().st_mode)

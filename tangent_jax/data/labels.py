@@ -53,7 +53,8 @@ NEGATIVE = Meaning("no label among class indices", -1)
 class Labels:
     """The labels of a data set's rows.
 
-    numbers: the class index of each row, or -1.
+    Attributes:
+        numbers: The class index of each row, or -1.
     """
 
     classes: tuple[str, ...]
@@ -65,9 +66,12 @@ def read_labels(
 ) -> Labels:
     """The labels of all rows of a data set, read together.
 
-    Args:   classes: the names of the class indices, None if they are not known; where, row(i): name the data set and a
-            row in errors.
-    Raises: InputError naming the row and the value of a label that is no class, or that does not fit the others.
+    Args:
+        classes: The names of the class indices, None if they are not known.
+        where, row(i): Name the data set and a row in errors.
+
+    Raises:
+        InputError: It names the row and the value of a label that is no class, or that does not fit the others.
     """
     keys = [(type(value), value if isinstance(value, (bool, int, float, str)) else repr(value)) for value in values]
     first: dict[tuple[type, Any], int] = {}

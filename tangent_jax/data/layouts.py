@@ -39,7 +39,8 @@ ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".rar", ".7z")
 class Layout:
     """The classes, and the images (name, class index) by split ("" without splits).
 
-    `empty`: the classes whose folders are empty; None where a list names the classes.
+    Attributes:
+        empty: The classes whose folders are empty; None where a list names the classes.
     """
 
     classes: tuple[str, ...]
@@ -51,7 +52,8 @@ class Layout:
 class Asked:
     """Explicit options: the folder of each split, or that the outermost folders are classes.
 
-    `group`: the pattern of an image's group in its name, if there are groups.
+    Attributes:
+        group: The pattern of an image's group in its name, if there are groups.
     """
 
     folders: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -123,7 +125,8 @@ def is_placeholder(name: str) -> bool:
 def layout(names: Sequence[str], folders: Sequence[str], where: object, asked: Asked) -> Layout:
     """Returns the layout of files and folders; `asked`: what the caller says about them.
 
-    Raises: InputError for a structure that may be read in two ways.
+    Raises:
+        InputError: A structure that may be read in two ways.
     """
     shown = [name for name in names if not is_hidden(name)]
     tree = Tree(shown, [folder for folder in folders if not is_hidden(folder)])
@@ -258,7 +261,8 @@ def classes_in(tree: Tree, root: str) -> dict[str, str]:
 def labelled(class_folders: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     """Returns the splits without those that hold one folder that is no class of train, such as val/images.
 
-    Raises: InputError for a split of several folders without any class of train.
+    Raises:
+        InputError: A split of several folders without any class of train.
     """
     train = {caseless_name(name) for name in class_folders.get("train", {}).values()}
     kept: dict[str, dict[str, str]] = {}

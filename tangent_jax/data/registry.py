@@ -44,12 +44,15 @@ KNOWN = ", ".join(f"{kind}:{reader.form}".rstrip(":") for kind, reader in READER
 def open_dataset(spec: str, classes: Sequence[str] | None = None) -> Dataset:
     r"""Opens the data set of a specification.
 
-    Args:   spec: digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, or tfds:NAME[@DATA_DIR]; ?group=COLUMN, of a folder
-            ?group=PATTERN, says which training images are held out together; classes: a list of names that does not
-            depend on the images, as private training needs it, in the order of class indices; None: those of the
-            data set. A class of the list may have no image.
-    Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes, and images
-            of a class that `classes` lacks.
+    Args:
+        spec: digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, or tfds:NAME[@DATA_DIR]; ?group=COLUMN, of a folder
+            ?group=PATTERN, says which training images are held out together.
+        classes: A list of names that does not depend on the images, as private training needs it, in the order of class
+            indices; None: those of the data set. A class of the list may have no image.
+
+    Raises:
+        InputError: An unknown kind, a missing path, a class without images, fewer than two classes, and images of a
+            class that `classes` lacks.
 
     >>> folder = demo.folder()
     >>> _ = (folder / "set.csv").write_text("path,label,split\na.png,cat,train\nb.png,dog,train\nc.png,cat,test\n")

@@ -34,8 +34,8 @@ class Rows:
     """The images of a data set; the sequences have an entry for each of them.
 
     Args:
-        name: Of the data set; `path` names it in errors.
-        names: Of the images, all different.
+        name: The name of the data set; `path` names it in errors.
+        names: The names of the images, all different.
         splits: The name of each image's split, in any spelling; "" where the data set has none.
         labels: As they are written: a class index, a class name or a Boolean, None for none.
         read: The encoded bytes of image i, or its array of uint8; other processes receive it by pickle.
@@ -70,7 +70,8 @@ def by_name(function: Callable[[str], T], names: Sequence[str], i: int) -> T:
 def dataset_of(rows: Rows) -> Dataset:
     """The data set of rows; what is left out of it is recorded (left_out.py).
 
-    Raises: InputError for splits of other names alone, labels that are no classes, and no labelled row.
+    Raises:
+        InputError: Splits of other names alone, labels that are no classes, and no labelled row.
     """
     rows_of: dict[str, list[int]] = {}
     for i, title in enumerate(rows.splits):

@@ -20,7 +20,8 @@ from tangent_jax.io.records import read_text, short
 def uniform(count: int, shards: int, seed: int) -> list[Int[np.ndarray, "_"]]:
     """Equal shards of a seeded shuffle, as in the paper; adding or removing an example moves others.
 
-    Returns: `shards` sorted arrays of rows of 0..count-1; sizes differ by at most one.
+    Returns:
+        `shards` sorted arrays of rows of 0..count-1; sizes differ by at most one.
 
     >>> [len(rows) for rows in tj.shards.uniform(10, 3, seed=0)]
     [4, 3, 3]
@@ -32,8 +33,8 @@ def uniform(count: int, shards: int, seed: int) -> list[Int[np.ndarray, "_"]]:
 def by_identifier(identifiers: Sequence[str], shards: int) -> list[Int[np.ndarray, "_"]]:
     """Shards by content identifier: adding or removing an example moves no other.
 
-    Returns: `shards` sorted arrays of rows; sizes vary at random, and one may be empty. Copies of one content share a
-             shard.
+    Returns:
+        `shards` sorted arrays of rows; sizes vary at random, and one may be empty. Copies of one content share a shard.
 
     >>> identifiers = demo.examples(10, seed=0).identifiers()
     >>> sum(len(rows) for rows in tj.shards.by_identifier(identifiers, 3))
@@ -46,8 +47,11 @@ def by_identifier(identifiers: Sequence[str], shards: int) -> list[Int[np.ndarra
 def by_class(labels: Int[np.ndarray, "n"], shards: int) -> list[Int[np.ndarray, "_"]]:
     """Shards of whole classes: class c goes to shard c modulo `shards`.
 
-    Args:    labels: class indices, "n".
-    Returns: `shards` sorted arrays of rows.
+    Args:
+        labels: Class indices, "n".
+
+    Returns:
+        `shards` sorted arrays of rows.
 
     >>> [rows.tolist() for rows in tj.shards.by_class(np.array([0, 1, 2, 0]), 2)]
     [[0, 2, 3], [1]]
@@ -60,7 +64,8 @@ def by_class(labels: Int[np.ndarray, "n"], shards: int) -> list[Int[np.ndarray, 
 def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[Owner, Int[np.ndarray, "_"]]:
     r"""One shard per owner, in sorted order; `table`: a CSV for `read_owners`.
 
-    Raises: InputError for an example without an owner, or a file with two.
+    Raises:
+        InputError: An example without an owner, or a file with two.
 
     >>> table = demo.folder() / "owners.csv"
     >>> _ = table.write_text("file,owner\n1.png,bob\n2.png,ann\n")
@@ -74,7 +79,8 @@ def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[Owner, Int[
 def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[Owner]:
     r"""The owner of each example; `table`: a CSV for `read_owners`.
 
-    Raises: InputError for an example without an owner or with two.
+    Raises:
+        InputError: An example without an owner or with two.
 
     >>> table = demo.folder() / "owners.csv"
     >>> _ = table.write_text("file,owner\n1.png,bob\n2.png,ann\n")
@@ -94,8 +100,9 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     A CSV of more columns has a header, with columns `file` and `owner`, or `FILE?file=COLUMN&owner=COLUMN` names them.
     Names have their normal form (NFC), so that a file is found whatever system wrote its name.
 
-    Raises: InputError for a missing file, columns that are not named, a short line, an empty name, a file with two
-            owners, or two owners whose names differ only by letter case or by compatible forms of a letter.
+    Raises:
+        InputError: A missing file, columns that are not named, a short line, an empty name, a file with two owners, or
+            two owners whose names differ only by letter case or by compatible forms of a letter.
 
     >>> table = demo.folder() / "owners.csv"
     >>> _ = table.write_text("file,owner\n1.png,Bob\n2.png,Ann\n")
@@ -155,7 +162,9 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[Owner | N
 
     A file is named as in the data set, or by its last part if no other file of `names` has this last part. Composed and
     decomposed letters (NFC and NFD) are equal, and so are / and the backslashes of Windows.
-    Raises: InputError for an example with two owners.
+
+    Raises:
+        InputError: An example with two owners.
 
     >>> tj.shards.owners_of(["train/1.png", "train/2.png"], {"1.png": "bob"})
     ['bob', None]
@@ -192,9 +201,14 @@ def _by_normal_name(owners: Mapping[str, str]) -> dict[str, set[Owner]]:
 def dirichlet(labels: Int[np.ndarray, "n"], shards: int, concentration: float, seed: int) -> list[Int[np.ndarray, "_"]]:
     """Imbalanced shards: each class is divided in proportions Dirichlet(concentration, ..., concentration).
 
-    Source:  Hsu et al. 2019.
-    Args:    labels: class indices, "n"; concentration: small values give shards of few classes.
-    Returns: `shards` sorted arrays of rows, some perhaps empty.
+    Source: Hsu et al. 2019.
+
+    Args:
+        labels: Class indices, "n".
+        concentration: Small values give shards of few classes.
+
+    Returns:
+        `shards` sorted arrays of rows, some perhaps empty.
 
     >>> labels = np.repeat(np.arange(3), 10)
     >>> shards = tj.shards.dirichlet(labels, 2, concentration=0.1, seed=0)

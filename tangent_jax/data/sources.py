@@ -46,11 +46,14 @@ class Held(dict):
 class Examples:
     """The examples of one split: names, labels (class indices "n" int32), and read(i), encoded bytes or uint8 array.
 
-    `where(i)`: the file of example i and the place of its bytes there; the content identifier is stored for it while
-    the file's state lasts. An image that was read to be identified is `held`, within limits, so that it is read once.
-    `classes`: the names of the class indices, if known. `every_class`: True for the training split of a data set, where
-    each class must keep a readable example; a part of it (`take`) may lack classes. `groups`: the group of each
-    example, if known: training examples of a group are held out together.
+    Attributes:
+        where(i): The file of example i and the place of its bytes there; the content identifier is stored for it while
+            the file's state lasts. An image that was read to be identified is `held`, within limits, so that it is read
+            once.
+        classes: The names of the class indices, if known.
+        every_class: True for the training split of a data set, where each class must keep a readable example; a part of
+            it (`take`) may lack classes.
+        groups: The group of each example, if known: training examples of a group are held out together.
     """
 
     names: tuple[str, ...]
@@ -91,7 +94,8 @@ class Examples:
     def in_groups(self, groups: Sequence[Any], where: object) -> "Examples":
         """The same examples with their groups, None for an example without.
 
-        Raises: InputError for an example without a group; `where` names the data set in it.
+        Raises:
+            InputError: An example without a group; `where` names the data set in it.
         """
         missing = [i for i, group in enumerate(groups) if group is None]
         if missing:
@@ -142,10 +146,11 @@ class Dataset:
 
     Names of classes are composed (NFC), so that components of several machines have the same classes.
 
-    `empty`: the classes that have a place and a name, and no image in this data set. `classes_from`: "images" where
-    their folders or labels name the classes, "list" where a list of the data set does (a manifest, classes.txt,
-    ClassLabel), "caller" for a list of `in_classes`, whose classes need no image. `is_divided`: True where it
-    has one split, of which every fifth image by content is test.
+    Attributes:
+        empty: The classes that have a place and a name, and no image in this data set.
+        classes_from: "images" where their folders or labels name the classes, "list" where a list of the data set does
+            (a manifest, classes.txt, ClassLabel), "caller" for a list of `in_classes`, whose classes need no image.
+        is_divided: True where it has one split, of which every fifth image by content is test.
     """
 
     name: str
@@ -159,7 +164,8 @@ class Dataset:
     def in_classes(self, classes: Sequence[str]) -> "Dataset":
         """The data set with a list of classes that does not depend on its images, in the order of the list.
 
-        Raises: InputError for fewer than two classes, and for an image of a class that the list lacks.
+        Raises:
+            InputError: Fewer than two classes, and an image of a class that the list lacks.
         """
         listed = tuple(name.strip() for name in check_classes(classes))
         if len(listed) < 2 or not all(listed):

@@ -30,7 +30,8 @@ NO = ("false", "0", "0.0", "no", "n", "f")
 def split_of_name(name: str) -> str | None:
     """Returns train, validation or test for the name of a folder, a file or a column's value, or None.
 
-    Raises: InputError for a name with words of two splits.
+    Raises:
+        InputError: A name with words of two splits.
     """
     apart = re.sub("(?<=[a-z])(?=[A-Z])", " ", composed_name(name))
     splits = {SPELLINGS[word] for word in map(spelling, re.split(r"[\W\d_]+", caseless_name(apart))) if word}
@@ -48,7 +49,8 @@ def spelling(word: str) -> str | None:
 def one_name_each(names: Iterable[str], where: object) -> dict[str, str]:
     """Returns the split of each name that says one, without the other names.
 
-    Raises: InputError that names both of two names of one split.
+    Raises:
+        InputError: It names both of two names of one split.
     """
     splits: dict[str, str] = {}
     first: dict[str, str] = {}
@@ -98,9 +100,12 @@ def by_split(
 ) -> dict[str, list[Any]]:
     """The files of each split, by their names below `root`, sorted; files of no split are left out beside others.
 
-    Args:   stem: the name of a series of files, without what tells its files apart; listed_by_user: the user named the
-            files one by one, or by a pattern.
-    Raises: InputError for two data sets; for two names of one split, such as train and train_small, that were found.
+    Args:
+        stem: The name of a series of files, without what tells its files apart.
+        listed_by_user: The user named the files one by one, or by a pattern.
+
+    Raises:
+        InputError: Two data sets; two names of one split, such as train and train_small, that were found.
     """
     groups: dict[str, list[Any]] = {}
     around: set[str] = set()

@@ -71,7 +71,9 @@ class Sample:
 class Listing:
     """The samples of a tar, and how many of its members are neither image nor label, by extension.
 
-    `packed`: it is gzipped; `joined`: the number of tars that were joined to it.
+    Attributes:
+        packed: It is gzipped.
+        joined: The number of tars that were joined to it.
     """
 
     samples: tuple[Sample, ...]

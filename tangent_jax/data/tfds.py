@@ -87,7 +87,8 @@ def rows_of(package: Any, folder: Path, name: str, chosen: Mapping[str, str]) ->
 def version_folder(text: str, data_dir: str) -> Path:
     """The folder of the version that a name means; notes what was chosen of several.
 
-    Raises: InputError naming the configurations or versions that are there, if the name does not choose one of them.
+    Raises:
+        InputError: It names the configurations or versions that are there, if the name does not choose one of them.
     """
     match = NAME.fullmatch(text)
     if match is None:

@@ -40,7 +40,8 @@ chunk, where the image is zeros)."""
 class Decoder:
     """Reads and decodes the image of a row; an unreadable image gives its InputError.
 
-    `most_pixels`: an image of more is unreadable.
+    Attributes:
+        most_pixels: An image of more is unreadable.
     """
 
     read: Callable[[int], bytes | np.ndarray]
@@ -69,7 +70,8 @@ class Decoder:
 def decode_chunks(decoder: Decoder, chunks: Sequence[Sequence[int]], processes: int = 0) -> Iterator[Decoded]:
     """Yields the images of each chunk of rows, in order; 0 processes: one thread for each core.
 
-    Raises: InputError if the examples cannot be sent to processes, or a process died.
+    Raises:
+        InputError: If the examples cannot be sent to processes, or a process died.
     """
     if whole_number("processes", processes, 0) and chunks:
         yield from in_processes(decoder, chunks, processes)

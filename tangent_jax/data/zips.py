@@ -23,8 +23,10 @@ READABLE = {
 class Archive(zipfile.ZipFile):
     """A zip that is open for reading; a process that receives it opens it again.
 
-    `member_of`: the member of each name as it is shown, with slashes and in UTF-8. Programs of Windows write
-    backslashes; several programs write UTF-8 without the flag that says so. `changed`: the first name of each change.
+    Attributes:
+        member_of: The member of each name as it is shown, with slashes and in UTF-8. Programs of Windows write
+            backslashes; several programs write UTF-8 without the flag that says so.
+        changed: The first name of each change.
     """
 
     def __init__(self, place: Place) -> None:

@@ -33,10 +33,13 @@ def make_card(
 ) -> str:
     """Returns the text of an export's README.md; equal for equal exports.
 
-    Args:   said: the provenance of `export`. The card uses `privacy` (a PrivacyCost), `removals` ({"examples", their
-            number; "receipts", by name}), `merge`, `license`, `opset`, and `accuracy` {data set: of its test images};
-            summary: of the components, None if they are not known.
-    Raises: InputError for an accuracy outside 0..1, and for another kind of cost or removals.
+    Args:
+        said: The provenance of `export`. The card uses `privacy` (a PrivacyCost), `removals` ({"examples", their
+            number; "receipts", by name}), `merge`, `license`, `opset`, and `accuracy` {data set: of its test images}.
+        summary: The summary of the components, None if they are not known.
+
+    Raises:
+        InputError: An accuracy outside 0..1, and another kind of cost or removals.
     """
     base, wrappers = unwrap(predict.model)
     title = " with ".join([type(base).__name__, *(name for wrapper in wrappers for name in wrapper)])

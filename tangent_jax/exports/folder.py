@@ -96,13 +96,18 @@ def export(
 ) -> None:  # fmt: skip
     """Writes an export to a new folder, whole or not at all.
 
-    Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; the model card uses some of its
-                fields (`make_card`). Of the Provenance of each component by name in `of`, as `Store.release` gives
-                it, a summary is written; classes: the names of the outputs, or (); opset: that of ONNX, 18 to 23;
-                None: 18.
-    Guarantees: no file holds a name of an image, an owner or a component of `of`, an identifier, or a hash of one.
-    Raises:     InputError if the folder exists, the format's packages are not installed, or the format cannot hold the
-                model.
+    Args:
+        dw: Tangent weights, or a head of a feature map.
+        provenance: Any JSON; the model card uses some of its fields (`make_card`). Of the Provenance of each component
+            by name in `of`, as `Store.release` gives it, a summary is written.
+        classes: The names of the outputs, or ().
+        opset: That of ONNX, 18 to 23; None: 18.
+
+    Guarantees:
+        No file holds a name of an image, an owner or a component of `of`, an identifier, or a hash of one.
+
+    Raises:
+        InputError: If the folder exists, the format's packages are not installed, or the format cannot hold the model.
 
     >>> folder = demo.folder() / "export"
     >>> tj.export(folder, demo.predict, demo.dw, {"note": "an example"}, classes=["a", "b", "c"])
@@ -150,11 +155,15 @@ def with_session(predict: ComponentPredictor, session: FirstSession | None) -> C
 def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
     """(the anchor, dw) of an export; for a feature map, which `FeatureSettings.of` restores, the head.
 
-    Args:       model: your own model, which the files cannot describe; None for all others, wrapped or not.
-    Guarantees: the model equals the exported one; w, in f32, and dw have the same numbers; if part of a fused qkv was
-                trained, its rest has a dw of zeros.
-    Raises:     InputError if the folder is no export, a file does not match provenance.json, or dw does not fit its
-                anchor.
+    Args:
+        model: Your own model, which the files cannot describe; None for all others, wrapped or not.
+
+    Guarantees:
+        The model equals the exported one; w, in f32, and dw have the same numbers; if part of a fused qkv was trained,
+        its rest has a dw of zeros.
+
+    Raises:
+        InputError: If the folder is no export, a file does not match provenance.json, or dw does not fit its anchor.
 
     >>> folder = demo.folder() / "export"
     >>> tj.export(folder, demo.predict, demo.dw, {})

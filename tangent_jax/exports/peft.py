@@ -54,11 +54,14 @@ WITHOUT_EFFECT = (
 def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretrained, Tree]:
     """(the model with LoRA, dw) of a PEFT adapter and its pre-trained model.
 
-    Returns:    the anchor has the adapter's A and B = 0; dw holds s B, and zeros for the other leaves of
-                `make_subset(..., "lora_b", ...)`. So `tangent` of it is the adapter's first-order expansion,
-                `nonlinear` the adapter itself, and `trees.add(w, dw)` an anchor at the adapter. The anchor takes the
-                adapter's head, if there is one, or adds s B A to the head of `pretrained`.
-    Raises:     InputError naming a part that is no plain LoRA, or a module that the model lacks.
+    Returns:
+        The anchor has the adapter's A and B = 0; dw holds s B, and zeros for the other leaves of `make_subset(...,
+        "lora_b", ...)`. So `tangent` of it is the adapter's first-order expansion, `nonlinear` the adapter itself, and
+        `trees.add(w, dw)` an anchor at the adapter. The anchor takes the adapter's head, if there is one, or adds s B A
+        to the head of `pretrained`.
+
+    Raises:
+        InputError: It names a part that is no plain LoRA, or a module that the model lacks.
 
     >>> from safetensors.numpy import save_file
     >>> folder, width = demo.folder(), demo.vit_config.width

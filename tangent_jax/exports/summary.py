@@ -14,9 +14,11 @@ from tangent_jax.store.provenance import Provenance
 class Summary:
     """What an export says of its components.
 
-    `components`, `images`, `public`, `owners`: the number of components, of different images, of public images that
-    whitened the training, and of owners; `settings`: those that all components share, files without their folders;
-    `versions`: of the libraries that trained them.
+    Attributes:
+        components, images, public, owners: The number of components, of different images, of public images that
+            whitened the training, and of owners.
+        settings: Those that all components share, files without their folders.
+        versions: The versions of the libraries that trained them.
     """
 
     components: int

@@ -51,9 +51,11 @@ Run = Callable[[Shaped[np.ndarray, "n ..."], int], Shaped[np.ndarray | Array, "n
 class Cache:
     """The folder of kept features, and how they are computed.
 
-    `dtype`: of the features, such as "float16" (None: the compute dtype); `skip_unreadable`: skip unreadable images
-    instead of raising; `processes`: the number that decode (0: threads); `most_pixels`: an image of more pixels is
-    unreadable, as a small file may hold very many.
+    Attributes:
+        dtype: The dtype of the features, such as "float16" (None: the compute dtype).
+        skip_unreadable: Skip unreadable images instead of raising.
+        processes: The number that decode (0: threads).
+        most_pixels: An image of more pixels is unreadable, as a small file may hold very many.
 
     >>> cache = tj.Cache(demo.folder(), dtype="float16")
     >>> tj.extract(demo.predict, demo.examples(5, seed=2), cache).inputs.dtype
@@ -87,13 +89,18 @@ class Cache:
 def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Features:
     """The input of the first trained stage for every example, read from the cache or computed now.
 
-    Args:       trunk: a Trunk; or a Predictor or FeatureMap, whose trunk is meant. At stage 0 the inputs are the
-                decoded uint8 images, or the arrays as they are.
-    Returns:    Features; `inputs` are Rows, "n ...", which are read from the disk when indexed; or an array if there is
-                no example.
-    Raises:     InputError naming the first unreadable image, unless the cache skips them; with it, a class of the
-                training split without a readable image. Reading rows raises it for images that were removed from the
-                cache meanwhile.
+    Args:
+        trunk: A Trunk; or a Predictor or FeatureMap, whose trunk is meant. At stage 0 the inputs are the decoded uint8
+            images, or the arrays as they are.
+
+    Returns:
+        Features; `inputs` are Rows, "n ...", which are read from the disk when indexed; or an array if there is no
+        example.
+
+    Raises:
+        InputError: It names the first unreadable image, unless the cache skips them; with it, a class of the training
+            split without a readable image. Reading rows raises it for images that were removed from the cache
+            meanwhile.
 
     >>> tj.extract(demo.predict, demo.examples(5, seed=2), tj.Cache(demo.folder())).inputs.shape
     (5, 6)
@@ -137,8 +144,9 @@ def open_rows(trunk: Trunk, identifiers: Sequence[str], folder: Path, cache: Cac
 def compute(trunk: Trunk, rows: RowStore, examples: Examples, cache: Cache, spans: list[Span]) -> Values:
     """Yields the rows of each span: continued from a lower stage, or from images decoded a few spans ahead.
 
-    Raises: InputError for the first unreadable image, unless the cache skips them; for an image that is removed from
-            the cache meanwhile.
+    Raises:
+        InputError: The first unreadable image, unless the cache skips them; an image that is removed from the cache
+            meanwhile.
     """
     run = on_devices(trunk, rows.folder.name)
     lower = find_lower(trunk, rows, spans, cache)
@@ -160,7 +168,8 @@ def compute(trunk: Trunk, rows: RowStore, examples: Examples, cache: Cache, span
 def on_devices(trunk: Trunk, traced: str) -> Run:
     """The function that runs a trunk on this process's devices.
 
-    `traced`: the key of its program.
+    Args:
+        traced: The key of its program.
     """
     w = placement.replicate(trunk.w, local=True)
     size = rows_at_once() * placement.mesh(local=True).size
@@ -211,7 +220,9 @@ def fill(rows: RowStore, compute: Callable[[list[Span]], Values]) -> list[int]:
 
     Each process computes its share of the rows that any of them lacks. Processes with a common disk share one folder;
     other disks get the shares of the others afterwards.
-    Raises: InputError if a process does not see what another wrote.
+
+    Raises:
+        InputError: If a process does not see what another wrote.
     """
     placement.together(rows.create)
     missing = in_any(rows, placement.together(rows.missing))

@@ -25,7 +25,8 @@ def read_inputs(
 ) -> Iterator[Decoded]:
     """The inputs of stage 0 for each span of rows, in the model's form: images decoded, arrays as they are.
 
-    Raises: InputError for a row that is not an array of the model's shape and kind of numbers.
+    Raises:
+        InputError: A row that is not an array of the model's shape and kind of numbers.
     """
     read = examples.read_identified()
     if not isinstance(model.preprocessing, Arrays):

@@ -25,10 +25,16 @@ def keep_rows(
 ) -> Float[np.ndarray, "n k"]:
     """The rows of all examples, read from the cache, or computed and kept there; for `map_once`.
 
-    Args:       cache: where `data` was extracted; progress: not used, as work on files shows its own bar.
-    Guarantees: bitwise those of `compute_rows` on one kind of device; a cache that a GPU filled serves a CPU, too.
-                A kill loses the last chunks alone, also a kill that nothing can catch.
-    Raises:     InputError if images were removed from the cache meanwhile.
+    Args:
+        cache: Where `data` was extracted.
+        progress: Not used, as work on files shows its own bar.
+
+    Guarantees:
+        Bitwise those of `compute_rows` on one kind of device; a cache that a GPU filled serves a CPU, too. A kill loses
+        the last chunks alone, also a kill that nothing can catch.
+
+    Raises:
+        InputError: If images were removed from the cache meanwhile.
 
     >>> cache = tj.Cache(demo.folder())
     >>> once = tj.solver.map_once(demo.map, demo.train, lambda *of: tj.features.keep_rows(cache, *of))

@@ -70,7 +70,8 @@ class RowStore:
     def create(self) -> None:
         """Gives each image a place in the folder. Rows that were altered are missing from now on.
 
-        Raises: OSError if the disk has no room for new rows; on a read-only disk, if images have no place.
+        Raises:
+            OSError: If the disk has no room for new rows; on a read-only disk, if images have no place.
         """
         try:
             make_private(self.folder)
@@ -146,8 +147,12 @@ class RowStore:
     ) -> None:
         """Writes the rows of these images.
 
-        Args:       values: waited for if a device still computes them; skipped: places among them that hold nothing.
-        Raises:     InputError if one of the images was removed since `create`.
+        Args:
+            values: Waited for if a device still computes them.
+            skipped: Places among them that hold nothing.
+
+        Raises:
+            InputError: If one of the images was removed since `create`.
         """
         values = np.ascontiguousarray(values, self.dtype)
         written = {image: values[i] for i, image in enumerate(images) if i not in skipped}
@@ -172,7 +177,8 @@ class RowStore:
 class OpenRows:
     """All rows of a folder as one array, "n ...", memory-mapped; reads are copies of rows that are there.
 
-    Raises: InputError, when indexed, for a row that was removed or altered.
+    Raises:
+        InputError: When indexed, for a row that was removed or altered.
 
     >>> rows = tj.extract(demo.predict, demo.examples(5, seed=2), tj.Cache(demo.folder())).inputs
     >>> rows.shape, rows[1:3].flags.owndata
@@ -279,7 +285,8 @@ def identifiers_of(folder: Path) -> list[str]:
 def rows_of(folder: Path, is_removed: Callable[[str], bool]) -> list[int]:
     """The places of the rows of removed images, by their identifiers; other folders than of rows have none.
 
-    Raises: InputError for a folder that is a link, or whose list of images cannot be read.
+    Raises:
+        InputError: A folder that is a link, or whose list of images cannot be read.
     """
     if not inside(folder.parent, folder.name).is_dir() or not (folder / "examples.txt").exists():
         return []
@@ -293,9 +300,14 @@ def erase(folder: Path, is_removed: Callable[[str], bool]) -> bool:
 
     A removal from a `Store` does it. Without a store, call it for each folder of the cache.
 
-    Returns:    True if there were any. Their lines then say ERASED, which tells nothing.
-    Guarantees: a program that computes these rows meanwhile does not write them; one that reads them raises.
-    Raises:     OSError or InputError if a file cannot be read or written.
+    Returns:
+        True if there were any. Their lines then say ERASED, which tells nothing.
+
+    Guarantees:
+        A program that computes these rows meanwhile does not write them; one that reads them raises.
+
+    Raises:
+        OSError or InputError: If a file cannot be read or written.
 
     >>> cache, images = demo.folder(), demo.examples(5, seed=2)
     >>> features = tj.extract(demo.predict, images, tj.Cache(cache))

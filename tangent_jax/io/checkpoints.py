@@ -46,8 +46,9 @@ SLACK = 1 << 18  # Orbax's own bytes, besides the leaves
 class Checkpoint:
     """The content of checkpoint.json: the rows of the history, and the `measured` values of each row.
 
-    `measure`: the name of the measurement; unnamed (None) values are not saved. `ledger`: the fingerprint of the ledger
-    at that time, for private runs.
+    Attributes:
+        measure: The name of the measurement; unnamed (None) values are not saved.
+        ledger: The fingerprint of the ledger at that time, for private runs.
     """
 
     run: str
@@ -148,7 +149,8 @@ class Saver:
     def save(self, state: Tree, history: History, ledger: str | None = None) -> None:
         """Writes state and history; they are on disk when this returns, for all processes.
 
-        Raises: OSError if they cannot be written; the last save remains.
+        Raises:
+            OSError: If they cannot be written; the last save remains.
         """
         leaves = jax.tree.leaves(state)
         if placement.mesh().size > 1:

@@ -27,8 +27,9 @@ COPY = "Make a plain copy of the folder, without links"
 def expand_path(path: str | os.PathLike) -> Path:
     """The path with `~` and `~user` resolved.
 
-    Raises: InputError for a value that is no path, or has a name of more than 255 bytes, a user without a home, or a
-            URL, such as gs://bucket/folder (`paths.local_copy` and `paths.any_path` take those too).
+    Raises:
+        InputError: A value that is no path, or has a name of more than 255 bytes, a user without a home, or a URL, such
+            as gs://bucket/folder (`paths.local_copy` and `paths.any_path` take those too).
     """
     try:
         text = os.fspath(path)
@@ -52,7 +53,9 @@ def inside(root: Path, *names: str) -> Path:
     """The path of a file or folder below `root`, which may not exist yet; without links below `root`.
 
     `root` itself comes from the caller, and may be a link.
-    Raises: InputError for a link on the way, something other than a file or folder, or a name that leaves the folder.
+
+    Raises:
+        InputError: A link on the way, something other than a file or folder, or a name that leaves the folder.
     """
     path = root
     for name in names:
@@ -84,7 +87,10 @@ def open_plain(path: Path, mode: str) -> IO:
     """Opens a file for reading ("r", "rb"), or for writing ("r+b"; "w+b", "ab", "a+" create a missing file).
 
     No mode truncates the file.
-    Raises: InputError for a symbolic or hard link, or anything else than a plain file; OSError as `open`.
+
+    Raises:
+        InputError: A symbolic or hard link, or anything else than a plain file.
+        OSError: As `open`.
     """
     try:
         # O_NONBLOCK: opening a pipe must not wait for its other end
@@ -116,7 +122,10 @@ def make_private(folder: Path) -> Path:
 def write_whole(path: Path, content: str | bytes, private: bool = False) -> None:
     """Writes a file whole: it is on disk when this returns, and a kill before that leaves the old file.
 
-    `private`: only its user can read and write it. A link at its path, or at the partial file's, is replaced.
+    A link at its path, or at the partial file's, is replaced.
+
+    Args:
+        private: Only its user can read and write it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
@@ -136,7 +145,8 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
 def allocate(path: Path, size: int) -> None:
     """Creates a private file, or extends one, to this size, with its blocks, so that a full disk is an OSError here.
 
-    Raises: OSError naming the file, which then has its old size, or is deleted if it had none.
+    Raises:
+        OSError: It names the file, which then has its old size, or is deleted if it had none.
     """
     with open_plain(path, "w+b") as file:
         old = os.fstat(file.fileno()).st_size
@@ -166,7 +176,8 @@ def reserve(descriptor: int, start: int, stop: int) -> None:
 def write_whole_folder(path: Path, partial: Path | None = None) -> Iterator[Path]:
     """Yields a folder to fill, which becomes `path` when the `with` block ends; an exception deletes it.
 
-    `partial`: the path of that folder, which must not exist; None: a new name beside `path`.
+    Args:
+        partial: The path of that folder, which must not exist; None: a new name beside `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if partial is None:
@@ -244,7 +255,9 @@ def hold_lock(path: Path, *, shared: bool = False, wait: bool = True, quiet: boo
 
     A waiting process prints the holder's name on stderr, unless `quiet`. A reader writes nothing: if the lock
     file is missing or unreadable it gets None.
-    Raises: InputError if another process holds it and `wait` is False, or the file system has no locks.
+
+    Raises:
+        InputError: If another process holds it and `wait` is False, or the file system has no locks.
     """
     while True:
         try:

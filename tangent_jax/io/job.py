@@ -28,7 +28,8 @@ def cluster(environment: Mapping[str, str]) -> str | None:
     (examples/cluster/finetune.yaml). Open MPI comes before Slurm, within whose jobs its processes are one task a host.
     JAX reads the coordinator of Open MPI 4 from the environment, that of Open MPI 5 by mpi4py alone.
 
-    Raises: InputError for Open MPI 5 without mpi4py.
+    Raises:
+        InputError: Open MPI 5 without mpi4py.
     """
 
     def count(name: str) -> int:
@@ -66,9 +67,14 @@ def local_devices(environment: Mapping[str, str]) -> list[int] | None:
 def start(coordinator: str | None = None, processes: int | None = None, process_id: int | None = None) -> None:
     """Joins this process to its job by `jax.distributed`: the job of the arguments, else the cluster's, if any.
 
-    Args:   coordinator: HOST:PORT of process 0; processes: how many there are; process_id: 0 to processes - 1.
-    Raises: InputError for arguments that name no job, and in process 0 for a port in use. If a process does not
-            arrive within START_SECONDS, this one ends with a line on stderr and exit code 1, where JAX would abort.
+    Args:
+        coordinator: HOST:PORT of process 0.
+        processes: How many there are.
+        process_id: 0 to processes - 1.
+
+    Raises:
+        InputError: Arguments that name no job, and, in process 0, a port in use. If a process does not arrive within
+            START_SECONDS, this one ends with a line on stderr and exit code 1, where JAX would abort.
     """
     given = [value for value in (coordinator, processes, process_id) if value is not None]
     advice = "Give all three, or none on a cluster that JAX knows (Slurm, TPU, GKE, Open MPI)"

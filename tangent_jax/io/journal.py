@@ -28,7 +28,8 @@ START = "0" * 64  # "previous" of the first line
 class Journal:
     """The committed lines of a file, as `entries`, and the bytes that follow them, as `rest`.
 
-    counted: True if HEAD exists beside the file.
+    Attributes:
+        counted: True if HEAD exists beside the file.
 
     SQLite would be shorter, but its locks are unsafe on the network file systems where clusters keep stores, and a
     reader of a store must be able to check the chain of hashes with no more than a text editor.
@@ -48,8 +49,9 @@ class Journal:
 
         If the lines that were read before have changed, `entries` is a new list.
 
-        Raises: InputError naming a file that was altered, cut short or is missing. If a line shows it, `entries` are
-                the lines before that one, and the next `append` cuts off the others.
+        Raises:
+            InputError: It names a file that was altered, cut short or is missing. If a line shows it, `entries` are the
+                lines before that one, and the next `append` cuts off the others.
         """
         restore = "Restore it from a backup; nothing was changed"
         for path in (self.path, self.head) if self.head else ():
@@ -89,8 +91,9 @@ class Journal:
     def append(self, entry: dict[str, Any]) -> None:
         """Commits the entry as the last line: it is on disk when this returns.
 
-        Raises: InputError if another process has written since `load`; OSError, as on a full disk, with nothing half
-                written.
+        Raises:
+            InputError: If another process has written since `load`.
+            OSError: As on a full disk, with nothing half written.
         """
         size = self.path.stat().st_size if self.path.exists() else 0
         if size != self.size + len(self.rest):

@@ -35,8 +35,9 @@ ADVICE = "Count this run as spent, and choose another folder"
 class Content:
     """The fields of ledger.json.
 
-    `spent`: the fields of a `Spent`; `checkpoint`: the hash of checkpoint.json at the time of writing, None
-    before the first.
+    Attributes:
+        spent: The fields of a `Spent`.
+        checkpoint: The hash of checkpoint.json at the time of writing, None before the first.
     """
 
     run: str
@@ -48,7 +49,8 @@ class Content:
 class Ledger:
     """Keeps the ledger and the checkpoints of one private run in a folder, from which the same run resumes.
 
-    `seconds`: between checkpoints: a kill loses the steps since, though they are paid.
+    Attributes:
+        seconds: Between checkpoints: a kill loses the steps since, though they are paid.
 
     >>> mechanism, ledger = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5), tj.Ledger(demo.folder() / "run")
     >>> fitted = tj.fit_private(demo.predict, demo.train, mechanism=mechanism, ledger=ledger)
@@ -166,8 +168,11 @@ class Account:
 def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: float = SAVE_SECONDS) -> Iterator[Account]:
     """Opens the ledger of a run in a folder, for one process at a time; `seconds`: between checkpoints.
 
-    Args:   spent: the run's account before its first step.
-    Raises: InputError if another process holds it, or it is damaged, another run's, or disagrees with its checkpoint.
+    Args:
+        spent: The run's account before its first step.
+
+    Raises:
+        InputError: If another process holds it, or it is damaged, another run's, or disagrees with its checkpoint.
     """
     root = expand_path(folder)
     with ExitStack() as held:

@@ -164,7 +164,8 @@ class LogFolder:
     def open(self, run: str | None, done: int, total: int | None) -> "Iterator[RunLog]":
         """The log of a run with this identity, after `done` steps of `total` (None: unknown).
 
-        Raises: InputError for a profile of steps beyond the end.
+        Raises:
+            InputError: A profile of steps beyond the end.
         """
         if self.profile is not None:
             last = self.profile[1]
@@ -193,12 +194,20 @@ def log_steps(
 ) -> Iterator[LogFolder]:
     """Logs the steps of runs to a folder: those of recipes within the `with` block, and those that get `log=`.
 
-    Args:       writers: any of csv, tensorboard, wandb; profile: (first, last): `jax.profiler` traces these steps, from
-                1. `fit` runs up to 64 steps as one program; the chunks that contain these steps are traced as a whole.
-    Yields:     the `log` of `fit`, `fit_private` and `solve`.
-    Guarantees: the result of a run has the same bits; a resumed run continues in its files, with every row once.
-                `fit_private` logs private values alone.
-    Raises:     InputError for an unknown writer, one whose package is missing, or invalid steps.
+    Args:
+        writers: Any of csv, tensorboard, wandb.
+        profile: (first, last): `jax.profiler` traces these steps, from 1. `fit` runs up to 64 steps as one program; the
+            chunks that contain these steps are traced as a whole.
+
+    Yields:
+        The `log` of `fit`, `fit_private` and `solve`.
+
+    Guarantees:
+        The result of a run has the same bits; a resumed run continues in its files, with every row once. `fit_private`
+        logs private values alone.
+
+    Raises:
+        InputError: An unknown writer, one whose package is missing, or invalid steps.
 
     >>> folder, options = demo.folder(), {"key": jax.random.key(0), "optimizer": tj.adam(0.3), "epochs": 5}
     >>> with tj.log_steps(folder) as log:

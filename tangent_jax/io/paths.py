@@ -41,7 +41,8 @@ def is_url(value: object) -> bool:
 def any_path(text: str | os.PathLike) -> Place:
     """The path of a file or folder, which may not exist; at a URL what is listed there is read anew.
 
-    Raises: InputError for a URL of another kind, or with credentials in it.
+    Raises:
+        InputError: A URL of another kind, or with credentials in it.
     """
     if not is_url(text):
         return expand_path(text)
@@ -180,7 +181,8 @@ def download(url: str, file: Path) -> None:
 def local_copy(path: str | os.PathLike, names: Sequence[str] = ()) -> Path:
     """The path itself, with `~` resolved; of weights at a URL, the path of a copy, fetched again if they changed.
 
-    `names`: only these files of a folder; for a file, these files beside it too, if they exist.
+    Args:
+        names: Only these files of a folder; for a file, these files beside it too, if they exist.
     """
     return fetch(path, names, expand_path(COPIES)) if is_url(path) else expand_path(path)
 

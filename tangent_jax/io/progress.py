@@ -33,7 +33,8 @@ _agreements = iter(range(1 << 62))
 def show_progress(title: str | None) -> Iterator[Progress]:
     """Shows a progress bar with this title on stderr for long work within the `with` block; None silences it.
 
-    Yields: the `progress` that trainers and solvers take. Work on files and stores shows its bar without it.
+    Yields:
+        The `progress` that trainers and solvers take. Work on files and stores shows its bar without it.
 
     >>> with tj.show_progress(None) as progress:
     ...     fitted = tj.solve(demo.predict, demo.train, demo.objective, progress=progress)

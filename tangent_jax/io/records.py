@@ -75,7 +75,8 @@ def read_sealed(kind: Any, path: Path, advice: str) -> Any:
 def convert(kind: Any, value: Any, where: object) -> Any:
     """A JSON value as a `kind`: a dataclass, a tuple, a dict, a union or a plain type. where: its name in an error.
 
-    Raises: InputError naming a field that is missing, unknown or of another type. True is no number, a number with a
+    Raises:
+        InputError: It names a field that is missing, unknown or of another type. True is no number, a number with a
             fraction is no whole number, and a number beyond the range of floats is refused.
     """
     if type(value) is kind:  # the common cases: names of examples, whole numbers

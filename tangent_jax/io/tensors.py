@@ -56,7 +56,8 @@ class Entry(NamedTuple):
 def encode(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
     """The tensors and the metadata as the bytes of a safetensors file.
 
-    Raises: InputError for a text beyond MOST_TEXT, or other metadata beyond the limit of a header.
+    Raises:
+        InputError: A text beyond MOST_TEXT, or other metadata beyond the limit of a header.
     """
     short = {name: text for name, text in metadata.items() if len(text) <= LONG}
     texts = {TEXT + name: np.frombuffer(metadata[name].encode(), np.uint8) for name in metadata.keys() - short.keys()}
@@ -77,7 +78,8 @@ def read_header(path: Path, whole_numbers: bool = False) -> tuple[dict[str, Entr
 
     Long texts are in the metadata, and not among the entries. `whole_numbers`: other tensors may hold them, too.
 
-    Raises: InputError naming the file, and the tensor that is of another dtype or lies outside it.
+    Raises:
+        InputError: It names the file, and the tensor that is of another dtype or lies outside it.
     """
     if path.exists() and not path.is_file():
         raise InputError(f"{path} must be a safetensors file; it is a folder, pipe or device")
@@ -128,8 +130,11 @@ def read_texts(path: Path, texts: Mapping[str, Entry], start: int) -> dict[str, 
 def read_tensors(path: Path, whole_numbers: bool = False) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Returns (tensors by name, metadata); the tensors are read-only memory maps; torch's counters are left out.
 
-    `whole_numbers`: keeps tensors of whole numbers and Booleans, counters among them, which otherwise raise.
-    Raises: InputError for a file that is missing, cut short, or holds other numbers than floats.
+    Args:
+        whole_numbers: Keeps tensors of whole numbers and Booleans, counters among them, which otherwise raise.
+
+    Raises:
+        InputError: A file that is missing, cut short, or holds other numbers than floats.
     """
     try:
         entries, metadata, start = read_header(path, whole_numbers)

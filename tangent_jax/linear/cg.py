@@ -59,9 +59,12 @@ def init(gradient: Tree, m: Preconditioner | None = None) -> State:
 def step(state: State, product: Tree, m: Preconditioner | None = None, restart: Any = False) -> State:
     """The state after one step; product: A p.
 
-    restart: if True, `product` is the gradient A x - b instead: x stays, r loses the rounding errors of earlier steps,
-             and the directions start over.
-    Edge cases: if r is 0, as for a right-hand side of 0, nothing changes.
+    Args:
+        restart: If True, `product` is the gradient A x - b instead: x stays, r loses the rounding errors of earlier
+            steps, and the directions start over.
+
+    Edge cases:
+        If r is 0, as for a right-hand side of 0, nothing changes.
     """
     alpha = jnp.where(restart, 0, ratio(state.rz, trees.vdot(state.p, product)))
     x, r = trees.along(state.x, alpha, state.p), trees.along(state.r, -alpha, product)

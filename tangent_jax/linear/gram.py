@@ -124,7 +124,8 @@ def penalized_factor(
 ) -> Float64[np.ndarray, "k k"]:
     """The lower Cholesky factor of a kernel, overwritten, with a ridge on its diagonal, which a penalty gives.
 
-    Raises: InputError for a ridge below the rounding of the kernel, k eps times its largest diagonal.
+    Raises:
+        InputError: A ridge below the rounding of the kernel, k eps times its largest diagonal.
     """
     if not np.min(ridge) > len(m) * np.finfo(m.dtype).eps * np.diag(m).max():
         raise InputError(f"penalty must be above the rounding of the kernel; got {penalty:g}. Raise it")

@@ -97,7 +97,8 @@ class Kept(StoredJacobian):
 def keep(fresh: Fresh, zero: Tree) -> Kept:
     """J with the arrays that its products read.
 
-    zero: dw = 0, as data: with zeros as constants, XLA's CPU compiler gave NaN for a ResNet.
+    Args:
+        zero: dw = 0, as data: with zeros as constants, XLA's CPU compiler gave NaN for a ResNet.
     """
     outputs, forward, _ = fresh.at(zero)
     return Kept(outputs, forward)

@@ -25,7 +25,10 @@ ROUNDING = 4  # of Gram sums, in units of eps (sum_t |x_t| |s_t|)^2: measured at
 def squared_norms(leaves: dict[str, Leaf], units: int) -> tuple[Float[Array, "o"], Float[Array, "o"]]:
     """(|g_o|^2 over the whole tree, the largest underestimate by rounding), "o" each, of the batch's units o.
 
-    leaves: one row of each example. Each unit has equally many examples of the batch "b", which follow each other.
+    Each unit has equally many examples of the batch "b", which follow each other.
+
+    Args:
+        leaves: One row of each example.
     """
     total = jnp.zeros(units, jnp.result_type(*(leaf.s for leaf in leaves.values()), jnp.float32))
     rounding = jnp.zeros_like(total)

@@ -64,8 +64,9 @@ class Jacobian:
     def vjp(self, u: Float[Array, "*k b c"]) -> Tree:
         """J^T u, a tree like dw; for k cotangents "k b c", with k as the first axis of every leaf.
 
-        Guarantees: <J v, u> = <v, J^T u>, to the precision of products at which J was made (JAX's default, which is
-                    TF32 on a GPU).
+        Guarantees:
+            <J v, u> = <v, J^T u>, to the precision of products at which J was made (JAX's default, which is TF32 on a
+            GPU).
 
         >>> J = tj.jacobian(demo.predict, demo.dw, demo.test.inputs)
         >>> jax.tree.map(jnp.shape, J.vjp(jnp.ones((2, 12, 3))))["head"]
@@ -135,7 +136,8 @@ class Jacobian:
     def as_lineax(self) -> Any:
         """J as a `lineax.AbstractLinearOperator`, from trees like dw to "b c"; its transpose is `vjp`.
 
-        Raises: InputError if lineax is not installed.
+        Raises:
+            InputError: If lineax is not installed.
         """
         try:
             import lineax
@@ -146,7 +148,8 @@ class Jacobian:
     def _rows(self, cotangents: Float[Array, "k b c"]) -> dict[str, Leaf]:
         """u^T J of each example, for k cotangents u: by the closed form, or with one gradient for each.
 
-        Raises: InputError for a function in which examples meet, as its program shows.
+        Raises:
+            InputError: A function in which examples meet, as its program shows.
         """
         check_alone(self.predict, self.dw, self.x)
         return self.predict.probe(self.dw, self.x).rows(cotangents)
@@ -179,10 +182,16 @@ class Jacobian:
 def jacobian(predict: Callable[[Tree, Any], Array], dw: Tree, x: Any) -> Jacobian:
     """The Jacobian of predict(dw, x) in dw, as a linear operator with `mv`, `vjp`, `norms`, `gram` and `factors`.
 
-    Args:       predict: (dw, x "b ...") -> outputs "b c", such as `tj.tangent`, or any function; dw: where, such as
-                `predict.zeros()`, or the weights of a network; x: inputs "b ...", one array.
-    Guarantees: the products equal those of `jax.jvp` and `jax.vjp`.
-    Raises:     InputError unless x is one array, and the outputs are "b c".
+    Args:
+        predict: (dw, x "b ...") -> outputs "b c", such as `tj.tangent`, or any function.
+        dw: Where, such as `predict.zeros()`, or the weights of a network.
+        x: Inputs "b ...", one array.
+
+    Guarantees:
+        The products equal those of `jax.jvp` and `jax.vjp`.
+
+    Raises:
+        InputError: Unless x is one array, and the outputs are "b c".
 
     >>> J = tj.jacobian(demo.predict, demo.predict.zeros(), demo.test.inputs)
     >>> bool(jnp.allclose(J.outputs + J.mv(demo.dw), demo.predict(demo.dw, demo.test.inputs), atol=1e-5))

@@ -30,7 +30,8 @@ from tangent_jax.rules.probe import Probe, widen
 class Use(NamedTuple):
     """One place where a leaf enters the network: its path, the einsum or None, and the input or None.
 
-    `beside`: for a bias, the path of its kernel if that is trained too.
+    Attributes:
+        beside: For a bias, the path of its kernel if that is trained too.
     """
 
     path: str
@@ -67,7 +68,8 @@ class UseProbe(Probe):
 class Probed(NamedTuple):
     """A forward pass with probes: outputs, uses of the leaves, and the map from a cotangent to their signals.
 
-    `shapes`: of every leaf, by path.
+    Attributes:
+        shapes: The shapes of every leaf, by path.
     """
 
     outputs: Float[Array, "b c"]
@@ -121,10 +123,13 @@ class Leaf:
 def probe_uses(f: Callable[[Tree], Dual], answer: Callable[[Dual], Array], dw: Tree, at_zero: bool = False) -> Probed:
     """The outputs answer(f(dw)) on a batch, the uses of every leaf of dw, and the map back to their signals.
 
-    Args:       f: a closed form made of rules, which take probes as leaves; its leaves are nested; answer: the outputs
-                "b c" of its value and tangent, linear in the tangent; at_zero: the outputs at dw = 0, for any dw,
-                without multiplications by it.
-    Returns:    Probed; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
+    Args:
+        f: A closed form made of rules, which take probes as leaves; its leaves are nested.
+        answer: The outputs "b c" of its value and tangent, linear in the tangent.
+        at_zero: The outputs at dw = 0, for any dw, without multiplications by it.
+
+    Returns:
+        Probed; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
     """
 
     def outputs_of(zeros: list[Array] | None) -> tuple[Dual, tuple[list[Use], list[Any]]]:

@@ -38,11 +38,15 @@ class Resized(NamedTuple):
 class Pretrained:
     """A model with its weights w (f32) and their source. Each method returns a new Pretrained.
 
-    `resized`: the positions before they were resampled, which another change of the image size begins with; `session`:
-    the images on which the weights were fine-tuned to be an anchor, None for weights of others.
+    Attributes:
+        resized: The positions before they were resampled, which another change of the image size begins with.
+        session: The images on which the weights were fine-tuned to be an anchor, None for weights of others.
 
-    Guarantees: w has exactly the leaves of the model, in its shapes.
-    Raises:     InputError naming the first leaf that is missing, superfluous or of another shape.
+    Guarantees:
+        w has exactly the leaves of the model, in its shapes.
+
+    Raises:
+        InputError: It names the first leaf that is missing, superfluous or of another shape.
 
     >>> with_names = demo.model.with_head(["owl", "gull"], jax.random.key(0))
     >>> with_names.w["head"]["kernel"].shape
@@ -68,8 +72,9 @@ class Pretrained:
     def with_head(self, classes: int | Sequence[str], key: PRNGKeyArray) -> "Pretrained":
         """The model with a freshly drawn head; its other leaves stay.
 
-        Args:       classes: the number of outputs, 1 for regression; or the names of the classes. Each class is then
-                    drawn by its name: it gets the same numbers in heads of other classes, in any order.
+        Args:
+            classes: The number of outputs, 1 for regression; or the names of the classes. Each class is then drawn by
+                its name: it gets the same numbers in heads of other classes, in any order.
         """
         if isinstance(classes, int | np.integer):
             model = self.model.with_classes(whole_number("classes", classes, 1, 1 << 20))
@@ -88,7 +93,8 @@ class Pretrained:
     def with_frozen_head(self, head: FrozenHead) -> "Pretrained":
         """The model as the image encoder below a frozen head: outputs compare embeddings of images and classes.
 
-        Raises: InputError if the widths differ, and for a model with LoRA or a frozen head.
+        Raises:
+            InputError: If the widths differ, and for a model with LoRA or a frozen head.
         """
         model = WithFrozenHead(self.model, head.embeddings.shape[::-1])
         flat = model.of_base(trees.leaves(self.w)) | {EMBEDDINGS: head.leaf()}
@@ -97,21 +103,24 @@ class Pretrained:
     def with_class_token(self, blocks: int, key: PRNGKeyArray) -> "Pretrained":
         """CLS=T: a new class token, N(0, (1e-6)^2), replaces the old one below the last `blocks` blocks.
 
-        Raises: InputError for a model that has a new class token already.
+        Raises:
+            InputError: A model that has a new class token already.
         """
         return self._with_new(self._able("with_class_token")(blocks), key)
 
     def with_adapters(self, width: int, blocks: int, key: PRNGKeyArray) -> "Pretrained":
         """Adds adapters of a width to the last `blocks` blocks; at first they change nothing (Houlsby et al. 2019).
 
-        Raises: InputError for a model that has adapters already.
+        Raises:
+            InputError: A model that has adapters already.
         """
         return self._with_new(self._able("with_adapters")(width, blocks), key)
 
     def with_lora(self, rank: int, blocks: int, key: PRNGKeyArray) -> "Pretrained":
         """Adds low-rank factors to every kernel of the last `blocks` blocks; at first they change nothing (LoRA).
 
-        Raises: InputError for a model that has them already.
+        Raises:
+            InputError: A model that has them already.
         """
         return self._with_new(LoRA(self.model, rank, blocks), key)
 
@@ -131,7 +140,8 @@ class Pretrained:
     def with_body(self, w: Tree, session: FirstSession | None = None) -> "Pretrained":
         """The model with the leaves of `w` but for its head, as the anchor of a first session.
 
-        Raises: InputError for other leaves than the model's.
+        Raises:
+            InputError: Other leaves than the model's.
         """
         own = {name: leaf for name, leaf in self.w.items() if name == "head"}
         return dataclasses.replace(self, w={**trees.body(w), **own}, resized=None, session=session)

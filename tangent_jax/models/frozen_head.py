@@ -38,7 +38,8 @@ BEFORE = "Begin with the model as it was before"
 class FrozenHead:
     """Embeddings of named classes, "c d", of any length, and the logit scale, exp(logit_scale) in CLIP.
 
-    Raises: InputError for repeated names, and embeddings that are not finite rows other than 0.
+    Raises:
+        InputError: Repeated names, and embeddings that are not finite rows other than 0.
 
     >>> head = tj.models.FrozenHead(("owl", "gull"), np.eye(2, 3))
     >>> demo.model.with_frozen_head(head).model.classes
@@ -72,7 +73,8 @@ class FrozenHead:
     def of_classes(self, classes: Sequence[str]) -> "FrozenHead":
         """The head of a data set's classes, in its order, by their names.
 
-        Raises: InputError naming the classes that only the head or only the data set has.
+        Raises:
+            InputError: It names the classes that only the head or only the data set has.
         """
         do = "Make the head of the data set's own class names"
         classes = tuple(map(composed_name, classes))

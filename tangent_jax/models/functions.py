@@ -48,11 +48,12 @@ class Leaf(NamedTuple):
 class FunctionModel:
     """Functions without their weights, as a model of the protocol (models/protocol.py).
 
-    functions       the stages below the head
-    structure       of the caller's tree, with its `leaves` in this order
-    input_shapes    of one example, stage by stage
-    head            the last function; None for a dense layer of `classes` outputs, or for no head if classes is 0
-    dual            the closed form as in the protocol, or None
+    Attributes:
+        functions: The stages below the head.
+        structure: The structure of the caller's tree, with its `leaves` in this order.
+        input_shapes: The input shapes of one example, stage by stage.
+        head: The last function; None for a dense layer of `classes` outputs, or for no head if classes is 0.
+        dual: The closed form as in the protocol, or None.
     """
 
     functions: tuple[Stage, ...]
@@ -167,17 +168,26 @@ def model_of(
 ) -> Pretrained:
     """A model, with its weights, made of functions from any framework, ready for `tj.tangent`.
 
-    Args:       stages: functions (w, x "b ...") -> "b ...": the first reads the inputs, each other one its
-                predecessor's result; w: their weights, a pytree of f32 leaves, which each function receives whole;
-                inputs: some inputs, "b ...", or their jax.ShapeDtypeStruct; whole numbers, such as token ids, stay
-                whole numbers; head: the last function, with outputs "b c"; None: the stages give features "b d", and
-                `with_head(classes, key)` adds a dense layer; preprocessing: for images "b y x 3", which the functions
-                read normalised; None for arrays; dual: the closed form of the tangent as in tj.Model, None for
-                `jax.jvp`.
-    Returns:    Pretrained.
-    Guarantees: an example's outputs depend on no other example, whatever the functions compute.
-    Raises:     InputError for a leaf that is not f32, or that no function reads; for a function that does not return an
-                array of floats, draws random numbers, differs between traces, or mixes the examples of concrete inputs.
+    Args:
+        stages: Functions (w, x "b ...") -> "b ...": the first reads the inputs, each other one its predecessor's
+            result.
+        w: Their weights, a pytree of f32 leaves, which each function receives whole.
+        inputs: Some inputs, "b ...", or their jax.ShapeDtypeStruct; whole numbers, such as token ids, stay whole
+            numbers.
+        head: The last function, with outputs "b c"; None: the stages give features "b d", and `with_head(classes, key)`
+            adds a dense layer.
+        preprocessing: For images "b y x 3", which the functions read normalised; None for arrays.
+        dual: The closed form of the tangent as in tj.Model, None for `jax.jvp`.
+
+    Returns:
+        Pretrained.
+
+    Guarantees:
+        An example's outputs depend on no other example, whatever the functions compute.
+
+    Raises:
+        InputError: A leaf that is not f32, or that no function reads; a function that does not return an array of
+            floats, draws random numbers, differs between traces, or mixes the examples of concrete inputs.
 
     >>> w = {"in": np.ones((4, 6), np.float32), "out": np.ones((6, 2), np.float32)}
     >>> stages, head = [lambda w, x: jnp.tanh(x @ w["in"])], lambda w, x: x @ w["out"]
@@ -268,7 +278,8 @@ class Traced(NamedTuple):
 def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]:
     """Yields every stage, traced for one example "1 ...".
 
-    Raises: InputError for a function that fails, draws random numbers, or does not return an array of floats "1 ...".
+    Raises:
+        InputError: A function that fails, draws random numbers, or does not return an array of floats "1 ...".
     """
     for s, f in enumerate(map(partial, functions)):  # a fresh object, as JAX caches traces: code may change, or draw
         where = f"stage {s} of inputs {x.dtype} (b, {str(x.shape[1:])[1:]}"

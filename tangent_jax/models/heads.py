@@ -45,7 +45,8 @@ def widen(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[st
 
         dw_c = -w_c        for a class that the component has not seen: its output is 0 (dw_c = 0 for tangent outputs)
 
-    Guarantees: the outputs of `own` classes are the component's.
+    Guarantees:
+        The outputs of `own` classes are the component's.
 
     >>> few = tj.models.restrict(demo.predict, ["a", "b", "c"], ["c", "a"])
     >>> wide = tj.models.widen(demo.predict, ["a", "b", "c"], few.zeros(), ["c", "a"])

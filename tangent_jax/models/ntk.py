@@ -61,10 +61,16 @@ class FeatureMap(ByAutodiff):
 
     `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width"; `place`:
     the tokens' means over cells, "width". Each part has length 1.
-    `predict`: the tangent model whose head outputs h and v . h; `projection`: R; `directions`: the number of v;
-    `outputs`: the number of heads, if known; `center`, `root`: if given, rows z become (z - center) root at length 1
-    (privacy/statistics.py). A map is called like a predictor: map(head, x) = score_rows(head, rows(x)). So `evaluate`,
-    `outputs` and `export` take it, and recipes and stores handle it like a predictor, with statistics as components.
+
+    A map is called like a predictor: map(head, x) = score_rows(head, rows(x)). So `evaluate`, `outputs` and `export`
+    take it, and recipes and stores handle it like a predictor, with statistics as components.
+
+    Attributes:
+        predict: The tangent model whose head outputs h and v . h.
+        projection: R.
+        directions: The number of v.
+        outputs: The number of heads, if known.
+        center, root: If given, rows z become (z - center) root at length 1 (privacy/statistics.py).
 
     >>> head = demo.statistics.solve()
     >>> demo.map.rows(demo.test.inputs).shape, demo.map(head, demo.test.inputs).shape
@@ -177,7 +183,8 @@ class FeatureMap(ByAutodiff):
     def rows_by_depth(self, x: Shaped[Array | np.ndarray, "b ..."], depths: tuple[int, ...]) -> Float[Array, "l b k"]:
         """The features by the last 0, 1, ... blocks, for each of `depths`, in one pass.
 
-        Guarantees: of each depth those of the map with as many blocks, up to rounding.
+        Guarantees:
+            Of each depth those of the map with as many blocks, up to rounding.
         """
         if x.shape[0] == 0:  # no gradient of no example
             return jnp.zeros((len(depths), 0, sum(self.sizes)), self.plain(x).dtype)
@@ -283,7 +290,8 @@ def at_length_1(z: Float[Array, "b k"]) -> Float[Array, "b k"]:
 def cell_means(tokens: Float[Array, "b y x d"]) -> Float[Array, "b i j d"]:
     """Means over CELLS x CELLS cells; those of a grid that is no multiple share patches at their borders.
 
-    Edge cases: a grid of fewer rows or columns than CELLS has as many cells as these.
+    Edge cases:
+        A grid of fewer rows or columns than CELLS has as many cells as these.
     """
     rows, columns = (cell_weights(n, tokens.dtype) for n in tokens.shape[1:3])
     return jnp.einsum("iy,jx,byxd->bijd", rows, columns, tokens)
@@ -319,10 +327,16 @@ def feature_map(
 ) -> FeatureMap:
     """The feature map of a pre-trained model; its head has no influence.
 
-    Args:       parts: of h, relu, ntk, place; blocks: ntk takes gradients of the last blocks and the final norm, None
-                for two thirds of the blocks (one, if ntk is not among the parts); directions: the number of random v;
-                width: m, a square with ntk; seed: of all that is random.
-    Raises:     InputError for unknown parts, a model without a closed form, or a head that is no kernel "d c".
+    Args:
+        parts: Some of h, relu, ntk, place.
+        blocks: ntk takes gradients of the last blocks and the final norm, None for two thirds of the blocks (one, if
+            ntk is not among the parts).
+        directions: The number of random v.
+        width: m, a square with ntk.
+        seed: The seed of all that is random.
+
+    Raises:
+        InputError: Unknown parts, a model without a closed form, or a head that is no kernel "d c".
 
     >>> map_ = tj.models.feature_map(demo.model, ("h", "ntk"), width=16)
     >>> tj.solver.rows_of(map_, demo.train).shape
@@ -376,7 +390,8 @@ def outputs_of(head: Tree, k: int) -> int:
 def score_rows(head: Tree, rows: Any) -> Any:
     """The scores "n c" of rows of features "n k" by a head of `Statistics.solve`: (rows - center) kernel + bias.
 
-    Raises: InputError for another tree, and rows of other features.
+    Raises:
+        InputError: Another tree, and rows of other features.
 
     >>> rows = tj.solver.rows_of(demo.map, demo.test)
     >>> tj.models.score_rows(demo.statistics.solve(), rows).shape

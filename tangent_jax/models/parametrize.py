@@ -4,7 +4,8 @@
     dW = dA B + A dB         = A_0 dB at the anchor: the tangent is linear in dB, and composes
 
 Source: Hu et al. 2021 (scale 1: the learning rate is searched). A network with LoRA is again a model of the protocol,
-        so
+so
+
 subsets, features, per-example norms, stores and exports work as for any other. Adapters are leaves of the ViT itself.
 """
 

@@ -42,12 +42,16 @@ LINEARIZATIONS = ("closed_form", "autodiff")
 class Predictor:
     """outputs = predict(dw, x): a model above its trunk, as a function of its tangent weights.
 
-    `method`: taft gives f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone if `output` is tangent; nlft gives f_{w +
-    dw}(x). `linearization`: None for closed_form if the model has one, else autodiff. x, "b ...", is the input of the
-    subset's stage, as `tj.extract` gives it; uint8 or normalised images for stage 0. Outputs are "b c", in f32 or
-    wider; `dtype` is the compute dtype; `session`: the first session of the anchor, as `Pretrained` has it. A
-    pytree: w is data, so one compiled program serves all anchors of a shape and session; under `jax.jit(predict)` w is
-    a constant of the program.
+    A pytree: w is data, so one compiled program serves all anchors of a shape and session; under `jax.jit(predict)` w
+    is a constant of the program.
+
+    Attributes:
+        method: taft gives f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone if `output` is tangent; nlft gives f_{w +
+            dw}(x).
+        linearization: None for closed_form if the model has one, else autodiff. x, "b ...", is the input of the
+            subset's stage, as `tj.extract` gives it; uint8 or normalised images for stage 0. Outputs are "b c", in f32
+            or wider; `dtype` is the compute dtype.
+        session: The first session of the anchor, as `Pretrained` has it.
 
     >>> predict = tj.tangent(demo.model)
     >>> dw = predict.zeros()
@@ -157,8 +161,9 @@ class Predictor:
 def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
     """The linearized model: the tangent in the last `blocks` blocks, final norm and head, f_w(x) + J_w f(x) . dw.
 
-    Args:       kind: the trained leaves of those blocks, or a function of paths, as in `make_subset`; options:
-                `linearization`, `dtype`, `output`, as in Predictor.
+    Args:
+        kind: The trained leaves of those blocks, or a function of paths, as in `make_subset`.
+        options: `linearization`, `dtype`, `output`, as in Predictor.
 
     >>> tj.tangent(demo.model, kind="head").subset.paths
     ('head/bias', 'head/kernel')
@@ -170,7 +175,9 @@ def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **op
 def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
     """Non-linear fine-tuning of the same leaves, f_{w + dw}(x): the baseline of `tangent`.
 
-    Args:       as in `tangent`; options: `dtype`.
+    Args:
+        pretrained, blocks, kind: As in `tangent`.
+        options: `dtype`.
 
     >>> network, x = tj.nonlinear(demo.model), demo.test.inputs
     >>> bool(jnp.allclose(network(network.zeros(), x), demo.predict(demo.predict.zeros(), x)))  # both are f_w at dw = 0

@@ -120,8 +120,11 @@ class Model(Protocol):
     ) -> Shaped[Array, "b ..."]:
         """The plain network, in the dtype of w and x.
 
-        Args:    x: the input of stage `start`, "b ...".
-        Returns: the input of stage `stop`, "b ..."; None: the outputs, "b c".
+        Args:
+            x: The input of stage `start`, "b ...".
+
+        Returns:
+            The input of stage `stop`, "b ..."; None: the outputs, "b c".
         """
         ...
 
@@ -131,7 +134,9 @@ class Model(Protocol):
 
         A method; or None for a model whose tangent is computed by `jax.jvp`.
 
-        Args: pairs: leaves Dual(w, dw); x: the input of stage `start`, "b ...".
+        Args:
+            pairs: Leaves Dual(w, dw).
+            x: The input of stage `start`, "b ...".
         """
         ...
 
@@ -173,7 +178,8 @@ def stages_run(
 ) -> range:
     """The stages from `start` to before `stop` (None: all further ones) of a model whose last stage is `last`.
 
-    Raises: InputError, at trace time, for stages that do not exist, or if x is no batch of inputs of `start`.
+    Raises:
+        InputError: At trace time, for stages that do not exist, or if x is no batch of inputs of `start`.
     """
     stop = last + 1 if stop is None else stop
     if not (0 <= start <= stop <= last + 1):

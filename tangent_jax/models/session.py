@@ -42,10 +42,14 @@ class Paid:
 class FirstSession:
     """The first session of an anchor: how it was fine-tuned, and on which images.
 
-    `source`: the fingerprint of the pre-trained weights without their head; `dataset`, `classes`: of its images;
-    `images`: (content identifier, name) of each; `command`, `settings`: the command that made it, and its flags as
-    texts, so that it can be made again; `paid`: the privacy budget that it spent, None without privacy. An export names
-    no image: `count` is then their number.
+    An export names no image: `count` is then their number.
+
+    Attributes:
+        source: The fingerprint of the pre-trained weights without their head.
+        dataset, classes: Those of its images.
+        images: (content identifier, name) of each.
+        command, settings: The command that made it, and its flags as texts, so that it can be made again.
+        paid: The privacy budget that it spent, None without privacy.
 
     >>> session = tj.models.FirstSession("0" * 64, "signs", ("stop", "yield"), (("1" * 64, "a.png"),))
     >>> str(session)
@@ -64,7 +68,8 @@ class FirstSession:
     def __post_init__(self) -> None:
         """Makes texts visible.
 
-        Raises: InputError for identifiers that are not hashes, no image, another command, or a name that no flag has.
+        Raises:
+            InputError: Identifiers that are not hashes, no image, another command, or a name that no flag has.
         """
         hashes = [self.source, *(identifier for identifier, _ in self.images)]
         wrong = [text for text in hashes if not HASH.fullmatch(text)]
@@ -95,7 +100,8 @@ class FirstSession:
     def identifiers(self) -> frozenset[str]:
         """The content identifiers of its images.
 
-        Raises: InputError for the session of an export, which names none.
+        Raises:
+            InputError: The session of an export, which names none.
         """
         if self.count:
             raise InputError(

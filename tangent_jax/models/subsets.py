@@ -102,10 +102,13 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
     If `blocks` is the number of the model's blocks, "bitfit" and "layernorm" train such leaves of the embedding, too,
     but "blocks" does not. A new class token trains with every kind but "head". Statistics of batch norms never train.
 
-    Args:       kind: one of KINDS, or a function that is True for the paths of the leaves, the head's among them;
-                blocks: "head", "everything" and a function do not read it.
-    Raises:     InputError for an unknown kind, more blocks than the model has, too few for a leaf of the kind below the
-                head, a model without such a leaf, or an empty subset, such as a frozen head alone.
+    Args:
+        kind: One of KINDS, or a function that is True for the paths of the leaves, the head's among them.
+        blocks: "head", "everything" and a function do not read it.
+
+    Raises:
+        InputError: An unknown kind, more blocks than the model has, too few for a leaf of the kind below the head, a
+            model without such a leaf, or an empty subset, such as a frozen head alone.
 
     >>> from tangent_jax.models.vit import config, model
     >>> make_subset(model.VisionTransformer(config.vit_config("L/16", classes=200)), blocks=1).size

@@ -58,7 +58,8 @@ class Trunk:
     def key(self, kept: Any = None) -> str:
         """The identity of all that decides a row besides image and device: decoding, program, leaves, dtypes.
 
-        Raises: InputError if the trunk's output has another shape than the model's `input_shape`.
+        Raises:
+            InputError: If the trunk's output has another shape than the model's `input_shape`.
         """
         decoded = FORMAT, self.model.image_size, self.model.preprocessing
         if self.stage == 0:

@@ -33,7 +33,8 @@ ROOT, WHITENED = "_root", "_whitened"
 class Whitened(Wrapper):
     """A model with R, "h i i", and V, of the kernel's shape, for each kernel of `layouts`: (path, its axes).
 
-    Raises: InputError for a step with a tangent of such a kernel itself.
+    Raises:
+        InputError: A step with a tangent of such a kernel itself.
     """
 
     layouts: tuple[tuple[str, Layout], ...]

@@ -50,8 +50,11 @@ READ = (
 class Architecture:
     """One architecture of timm.
 
-    `key`: of the names and shapes of its tensors; `facts`: settings that these do not show, by name; `images`: the
-    Preprocessing of its default weights; `refused`: a part that this library lacks, or None.
+    Attributes:
+        key: The key of the names and shapes of its tensors.
+        facts: Settings that these do not show, by name.
+        images: The Preprocessing of its default weights.
+        refused: A part that this library lacks, or None.
     """
 
     family: str
@@ -77,7 +80,8 @@ def architectures() -> dict[str, Architecture]:
 def find(family: str, title: str, name: str, where: str) -> Architecture:
     """The architecture of a name; InputError for a name that timm lacks, or one with parts that this library lacks.
 
-    title: the family's, in the plural.
+    Args:
+        title: The family's, in the plural.
     """
     known = architectures().get(name)
     if known is None or known.family != family:

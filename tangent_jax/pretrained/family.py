@@ -16,12 +16,13 @@ from tangent_jax.pretrained.files import Tensors
 class Naming(NamedTuple):
     """One naming scheme of a family's tensors.
 
-    title           in messages
-    recognises      True for tensors, by name, in this scheme
-    read            the model and its weights, with the architecture inferred from the tensors
-    of_timm         True if `load(path, NAME)` may name an architecture of timm
-    covers          True for the name of a tensor that this scheme has; the scheme that covers the most reads a file
-    model_types     of Hugging Face's config.json that it reads; () if it reads no config.json
+    Attributes:
+        title: In messages.
+        recognises: True for tensors, by name, in this scheme.
+        read: The model and its weights, with the architecture inferred from the tensors.
+        of_timm: True if `load(path, NAME)` may name an architecture of timm.
+        covers: True for the name of a tensor that this scheme has; the scheme that covers the most reads a file.
+        model_types: The model types of Hugging Face's config.json that it reads; () if it reads no config.json.
     """
 
     title: str
@@ -41,16 +42,17 @@ def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:
 class Family:
     """One kind of models.
 
-    name            in the metadata of our files; the code is tangent_jax/models/NAME.py or NAME/
-    title           in messages, such as "a Vision Transformer"
-    model           the class of its models: model(config, preprocessing), whose `settings` are the config as JSON
-    config          the class of their configurations, a dataclass
-    namings         in the order in which they are tried
-    architectures   configurations by name; may be empty, like `embedded`
-    sizes           the fields of a configuration that an architecture decides
-    embedded        weights in the package: the file in assets, by name
-    small           a configuration of two blocks, with which the tests go through all families
-    fields          of config.json that are read, at any depth
+    Attributes:
+        name: In the metadata of our files; the code is tangent_jax/models/NAME.py or NAME/.
+        title: In messages, such as "a Vision Transformer".
+        model: The class of its models: model(config, preprocessing), whose `settings` are the config as JSON.
+        config: The class of their configurations, a dataclass.
+        namings: In the order in which they are tried.
+        architectures: Configurations by name; may be empty, like `embedded`.
+        sizes: The fields of a configuration that an architecture decides.
+        embedded: Weights in the package: the file in assets, by name.
+        small: A configuration of two blocks, with which the tests go through all families.
+        fields: The fields of config.json that are read, at any depth.
     """
 
     name: str

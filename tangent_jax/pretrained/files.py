@@ -22,8 +22,10 @@ from tangent_jax.models.protocol import Model
 class Tensors(NamedTuple):
     """The content of a file: tensors by name, its metadata, and the JSON files beside it by name.
 
-    `architecture`: the name that the caller gave, or None; `left_out`: names of tensors on which no output depends;
-    `written`: the shapes under the names that the file has, where they were spelled in another way since.
+    Attributes:
+        architecture: The name that the caller gave, or None.
+        left_out: Names of tensors on which no output depends.
+        written: The shapes under the names that the file has, where they were spelled in another way since.
     """
 
     tensors: dict[str, np.ndarray]
@@ -51,8 +53,9 @@ def assemble(
 ) -> Pretrained:
     """The model and its tree, with every tensor checked for presence, shape and finiteness.
 
-    Args:   optional: path endings that are zero if the file lacks them; reshaped: parts of paths whose tensors may have
-            other axes of the same size.
+    Args:
+        optional: Path endings that are zero if the file lacks them.
+        reshaped: Parts of paths whose tensors may have other axes of the same size.
     """
     shapes = model.shapes()
     for name in flat:

@@ -48,7 +48,8 @@ OF_TRAINING = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "r
 def weights_in(folder: Path) -> Path:
     """The path of a folder's weights: model.safetensors, an index, or its only file of safetensors.
 
-    Raises: InputError that says which other files of weights are there, and what to do with them.
+    Raises:
+        InputError: It says which other files of weights are there, and what to do with them.
     """
     for name in (WEIGHTS, INDEX):
         if (folder / name).exists():
@@ -119,8 +120,9 @@ def of_adapter(path: Path) -> InputError:
 def read_shards(index: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Returns (tensors by name, metadata) of all files that an index names, as `read_tensors` does.
 
-    Raises: InputError for a name that is no file beside the index, a missing file, a tensor that is missing from its
-            file, and a tensor in two files.
+    Raises:
+        InputError: A name that is no file beside the index, a missing file, a tensor that is missing from its file, and
+            a tensor in two files.
     """
     tensors: dict[str, np.ndarray] = {}
     found_in: dict[str, str] = {}

@@ -17,7 +17,8 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
         logit_scale    one number, exp(logit_scale) of CLIP; 100 if missing
         metadata       "classes": the names of the rows, one per line
 
-    Raises: InputError naming the file, and what it lacks.
+    Raises:
+        InputError: It names the file, and what it lacks.
 
     >>> from safetensors.numpy import save_file
     >>> path = demo.folder() / "head.safetensors"

@@ -64,15 +64,20 @@ METADATA = "tangent_jax"
 def load(source: str | os.PathLike, architecture: str | None = None, ignore_config: Sequence[str] = ()) -> Pretrained:
     """Reads a pre-trained model, such as a Vision Transformer or a ResNet.
 
-    Args:       source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME, a .npz or
-                .safetensors file, a folder with model.safetensors, or the URL of one of these, which is fetched once;
-                architecture: our name, such as "L/16", or timm's, such as "vit_base_patch16_224"; None if the file
-                states it. It decides what tensors do not show, such as heads and activation, if no config.json does;
-                ignore_config: fields of config.json that are read as if they were not there; an unknown field refuses
-                the file otherwise.
-    Returns:    Pretrained, with weights in f32 and classes = 0 if the file has no head. A file of `save` gives the
-                saved model and weights.
-    Raises:     InputError naming the file, and the tensor with its expected and actual shape.
+    Args:
+        source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME, a .npz or
+            .safetensors file, a folder with model.safetensors, or the URL of one of these, which is fetched once.
+        architecture: Our name, such as "L/16", or timm's, such as "vit_base_patch16_224"; None if the file states it.
+            It decides what tensors do not show, such as heads and activation, if no config.json does.
+        ignore_config: Fields of config.json that are read as if they were not there; an unknown field refuses the file
+            otherwise.
+
+    Returns:
+        Pretrained, with weights in f32 and classes = 0 if the file has no head. A file of `save` gives the saved model
+        and weights.
+
+    Raises:
+        InputError: It names the file, and the tensor with its expected and actual shape.
 
     >>> pretrained = tj.load("builtin")
     >>> type(pretrained.model).__name__, pretrained.model.image_size
@@ -117,7 +122,9 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
 
     The anchor of a first session is written under timm's or torchvision's names, as exports are; others under ours.
     `path` may be a URL.
-    Raises:     InputError for another file type, a user's own model, or weights of more than 32 bits.
+
+    Raises:
+        InputError: Another file type, a user's own model, or weights of more than 32 bits.
 
     >>> path = demo.folder() / "model.safetensors"
     >>> tj.save(path, tj.load("builtin").with_head(["owl", "gull"], jax.random.key(0)))
@@ -221,7 +228,8 @@ def check_floats(file: Tensors) -> None:
 def without_fields(file: Tensors, ignored: Sequence[str]) -> Tensors:
     """The file with a config.json that lacks these fields, at any depth.
 
-    Raises: InputError for a field that it has not, and for one that is read: without it, a default would be taken.
+    Raises:
+        InputError: A field that it has not, and one that is read: without it, a default would be taken.
     """
     config = file.beside.get("config", {})
     for name in ignored:
@@ -337,11 +345,12 @@ def check_architecture(architecture: str, model: Model, source: str) -> None:
 class Description:
     """The description of a model in the metadata of our files.
 
-    family          its name, None for a user's own model
-    config          the settings of the model without its wrappers
-    wrappers        the innermost first: {its name in WRAPPERS: its fields but `base`}
-    preprocessing   None for a model that does not read images
-    names           of the tensors: our paths, or those of the model's `to_world`
+    Attributes:
+        family: Its name, None for a user's own model.
+        config: The settings of the model without its wrappers.
+        wrappers: The innermost first: {its name in WRAPPERS: its fields but `base`}.
+        preprocessing: None for a model that does not read images.
+        names: The names of the tensors: our paths, or those of the model's `to_world`.
     """
 
     family: str | None
@@ -359,9 +368,11 @@ def encode_model(
 ) -> bytes:
     """The bytes of a safetensors file of leaves by path, with the model's description and its first session, if any.
 
-    `names`: of the tensors, ours or the world's.
+    Args:
+        names: The names of the tensors, ours or the world's.
 
-    Raises:     InputError for leaves of more than 32 bits, and for a model that its description cannot restore.
+    Raises:
+        InputError: Leaves of more than 32 bits, and a model that its description cannot restore.
     """
     arrays = {path: np.asarray(leaf) for path, leaf in flat.items()}
     for path, leaf in arrays.items():

@@ -59,11 +59,12 @@ class Images(NamedTuple):
 class Processor(NamedTuple):
     """The values of a class of Hugging Face's where its JSON has no such field.
 
-    size, crop_size     as in JSON
-    resample            Pillow's number of the filter
-    is_cropped          do_center_crop
-    statistics          mean and standard deviation
-    is_square           True if a size of one number is height and width, False if it is the shortest edge
+    Attributes:
+        size, crop_size: As in JSON.
+        resample: Pillow's number of the filter.
+        is_cropped: do_center_crop.
+        statistics: Mean and standard deviation.
+        is_square: True if a size of one number is height and width, False if it is the shortest edge.
     """
 
     size: dict[str, int]
@@ -107,9 +108,13 @@ PROCESSORS = {
 def images_of(file: Tensors, published: Published | None = None) -> Images | None:
     """The images as the JSON beside a file says that they are prepared; None if there is none.
 
-    published: of the model_type of its tensors, for a processor's JSON without a class. A pretrained_cfg comes before a
-    processor's JSON, as in transformers.
-    Raises: InputError for a class of processors, or a step, that is not supported.
+    A pretrained_cfg comes before a processor's JSON, as in transformers.
+
+    Args:
+        published: The preprocessing published for the model_type of its tensors, for a processor's JSON without a class.
+
+    Raises:
+        InputError: A class of processors, or a step, that is not supported.
     """
     where = f"pretrained_cfg of config.json beside {file.path}"
     given = file.beside.get("config", {}).get("pretrained_cfg")

@@ -37,8 +37,10 @@ def recognise(file: Tensors, namings: Iterable[Naming]) -> tuple[Naming, Tensors
     """The naming of a file, the file with the names that it knows, and lines on what was taken off or left out.
 
     The lines are for a file that is then read.
-    Raises: InputError for a model_type in config.json that no naming reads, and for a file of no known naming; it names
-            the nearest one, and the first tensors that it lacks.
+
+    Raises:
+        InputError: A model_type in config.json that no naming reads, and a file of no known naming; it names the
+            nearest one, and the first tensors that it lacks.
     """
     namings = [*namings]
     tensors = unwrapped(file)

@@ -39,7 +39,8 @@ class Beside:
 def from_torch(file: Tensors) -> Pretrained:
     """Reads tensors under timm's, torchvision's or Hugging Face's names, at the size of its images or 224 pixels.
 
-    Raises: InputError unless config.json or the caller names the network: anti-aliasing, strides and activations do not
+    Raises:
+        InputError: Unless config.json or the caller names the network: anti-aliasing, strides and activations do not
             show in the tensors.
     """
     check_said(file)

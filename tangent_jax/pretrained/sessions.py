@@ -24,7 +24,8 @@ def encode_session(session: FirstSession, body: str) -> str:
 def decode_session(text: str, body: str, path: str) -> FirstSession:
     """The session of `encode_session`.
 
-    Raises: InputError with a remedy for a text that was altered or cannot be read, and for other weights than its own.
+    Raises:
+        InputError: With a remedy for a text that was altered or cannot be read, and for other weights than its own.
     """
     where = f"{SESSION} in the metadata of {path}"
     try:

@@ -34,8 +34,11 @@ Steps = tuple[float, float, int]
 def epsilon_of(noise_multiplier: float, steps: int, delta: float, *, sampling_rate: float = 1.0) -> float:
     """The epsilon of `steps` Gaussian steps at `delta`.
 
-    Args:   sampling_rate: the Poisson rate q of each step's batch; 1 is the whole data, and amplifies nothing.
-    Raises: InputError for values outside their ranges.
+    Args:
+        sampling_rate: The Poisson rate q of each step's batch; 1 is the whole data, and amplifies nothing.
+
+    Raises:
+        InputError: Values outside their ranges.
 
     >>> round(tj.privacy.epsilon_of(9.833, steps=50, delta=1e-5), 2)
     3.0
@@ -60,10 +63,15 @@ def sampled_epsilon(part: Steps, delta: float, coarser: int = 1) -> float:
 def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> float:
     """The epsilon at `delta` of several runs on the same examples, one after another; 0 for no steps.
 
-    Args:       coarser: a factor on the grid's interval: faster, and less tight.
-    Edge cases: above an epsilon of about 500, Poisson samples are bounded by steps on the whole data, so that any
-                account is computed quickly.
-    Raises:     InputError for a delta so small that dp-accounting's epsilon is infinite.
+    Args:
+        coarser: A factor on the grid's interval: faster, and less tight.
+
+    Edge cases:
+        Above an epsilon of about 500, Poisson samples are bounded by steps on the whole data, so that any account is
+        computed quickly.
+
+    Raises:
+        InputError: A delta so small that dp-accounting's epsilon is infinite.
     """
     from dp_accounting import get_epsilon_gaussian
     from dp_accounting.pld import privacy_loss_distribution as losses
@@ -96,7 +104,8 @@ def beside_distance(epsilon_at: Callable[[float], float], delta: float, steps: i
 
     If two laws are (epsilon, delta) apart, laws within eta of them are (epsilon, delta + (1 + e^epsilon) eta) apart.
 
-    Raises: InputError for an epsilon so large that delta / 1000 is too little.
+    Raises:
+        InputError: An epsilon so large that delta / 1000 is too little.
     """
     if not steps:
         return epsilon_at(delta)
@@ -150,9 +159,10 @@ def self_compose(loss: Any, steps: int) -> Any:
 def calibrate(epsilon: float, delta: float, steps: int, sampling_rate: float = 1.0) -> float:
     """The smallest noise multiplier with which `steps` Gaussian steps cost at most (epsilon, delta).
 
-    Guarantees: its `epsilon_of` is at most epsilon. On the whole data it is sqrt(steps) times the one-step Gaussian
-                sigma of Balle and Wang 2018. With Poisson samples it uses at least 0.999 epsilon, unless
-                dp-accounting's rounding prevents that.
+    Guarantees:
+        Its `epsilon_of` is at most epsilon. On the whole data it is sqrt(steps) times the one-step Gaussian sigma of
+        Balle and Wang 2018. With Poisson samples it uses at least 0.999 epsilon, unless dp-accounting's rounding
+        prevents that.
     """
     from dp_accounting import get_sigma_gaussian
 
@@ -177,8 +187,12 @@ def calibrate(epsilon: float, delta: float, steps: int, sampling_rate: float = 1
 def search(spent: Callable[[float], float], epsilon: float, sigma: float, slope: float) -> tuple[float, float]:
     """(the noise multiplier for a budget, the slope there), by secants of log epsilon against log sigma.
 
-    Args:   sigma, slope: the starting point; spent: noise multiplier -> epsilon.
-    Raises: InputError if thirty trials find none.
+    Args:
+        sigma, slope: The starting point.
+        spent: Noise multiplier -> epsilon.
+
+    Raises:
+        InputError: If thirty trials find none.
     """
     goal, before, best = math.log(epsilon * (1 - CLOSE / 2)), None, (math.inf, 0.0)
     for _ in range(30):

@@ -18,7 +18,10 @@ def chacha(
 ) -> list[UInt32[Array, "..."]]:
     """The 16 words of each block, uint32, each of the shape of `counter`.
 
-    Args: key: uint32 "8"; counter: uint32, one for each block; nonce: uint32 "3".
+    Args:
+        key: uint32 "8".
+        counter: uint32, one for each block.
+        nonce: uint32 "3".
     """
     words = [*(jnp.uint32(word) for word in CONSTANTS), *key, counter, *nonce]
     start = [jnp.broadcast_to(word, counter.shape) for word in words]

@@ -38,9 +38,11 @@ from tangent_jax.train.targets import as_targets, output_shape
 class ClippedSum:
     """A clipped sum with its sensitivity.
 
-    `value`: the tree S; `sensitivity`: the largest change of S, in L2, when one unit is added or removed; `norms`:
-    |g_b| before clipping, "b" (0 where padded or not finite), not private; `non_finite`: the number of units whose
-    gradient was not finite and counted as zero.
+    Attributes:
+        value: The tree S.
+        sensitivity: The largest change of S, in L2, when one unit is added or removed.
+        norms: |g_b| before clipping, "b" (0 where padded or not finite), not private.
+        non_finite: The number of units whose gradient was not finite and counted as zero.
 
     >>> a = tj.privacy.ClippedSum({"w": jnp.ones(2)}, norms=jnp.array([0.3]), non_finite=0, sensitivity=1.0)
     >>> (a + a).value["w"].tolist(), (a + a).sensitivity
@@ -72,7 +74,9 @@ def clip_scales(
     """(min(1, C / |g_b|) or 0 where padded or not finite, norms, the number not finite), "b" each.
 
     A traced C that is negative or NaN counts as 0.
-    Args:   rounding: the largest error of the squared norms by rounding, "b"; it is added before clipping.
+
+    Args:
+        rounding: The largest error of the squared norms by rounding, "b"; it is added before clipping.
     """
     finite = jnp.isfinite(squared_norms + rounding)
     squared = jnp.where(finite, jnp.maximum(squared_norms, 0), 0)
@@ -91,7 +95,8 @@ def of_units(present: Num[Array, "o *e"]) -> Num[Array, "o"]:
 def as_examples(x: Any, y: Any, present: Any) -> tuple[Array, Array, Array]:
     """The inputs "n ...", targets "n ..." and presences "n" or "o e" as arrays.
 
-    Raises: InputError unless each is one array, with an entry for each example.
+    Raises:
+        InputError: Unless each is one array, with an entry for each example.
     """
     x, y, present = (jnp.asarray(array_of_examples(*pair)) for pair in (("x", x), ("y", y), ("present", present)))
     if len(y) != len(x):
@@ -129,16 +134,27 @@ def clipped_sum(
 ) -> ClippedSum:
     """The clipped sum by per-example gradients, `chunk` examples at a time, or by per-owner gradients.
 
-    Args:       predict: (dw, x "b ...") -> outputs "b c", called with one example at a time; y: targets "b ...";
-                present: 1, or 0 for padding: "b" of examples, or "o e" of owners with e consecutive examples each in x
-                and y, padded by repeats of their own; loss: (outputs, targets) -> "b", called like predict; clip_norm:
-                C > 0, L2 over the whole tree.
-    Returns:    ClippedSum.
-    Guarantees: |S(D) - S(D')| <= C for D, D' that differ by one example, or by one owner, up to rounding.
-    Edge cases: an example or owner whose gradient is not finite counts as zero; padding adds nothing; no example gives
-                zero; a traced clip_norm that is negative or NaN clips every example to zero.
-    Raises:     InputError for clip_norm <= 0, x, y or present of different lengths, what is no loss, or a function that
-                sums over the examples.
+    Args:
+        predict: (dw, x "b ...") -> outputs "b c", called with one example at a time.
+        y: Targets "b ...".
+        present: 1, or 0 for padding: "b" of examples, or "o e" of owners with e consecutive examples each in x and y,
+            padded by repeats of their own.
+        loss: (outputs, targets) -> "b", called like predict.
+        clip_norm: C > 0, L2 over the whole tree.
+
+    Returns:
+        ClippedSum.
+
+    Guarantees:
+        |S(D) - S(D')| <= C for D, D' that differ by one example, or by one owner, up to rounding.
+
+    Edge cases:
+        An example or owner whose gradient is not finite counts as zero; padding adds nothing; no example gives zero; a
+        traced clip_norm that is negative or NaN clips every example to zero.
+
+    Raises:
+        InputError: clip_norm <= 0, x, y or present of different lengths, what is no loss, or a function that sums over
+            the examples.
 
     >>> linear, dw = lambda dw, x: x @ dw["w"], {"w": np.zeros((2, 3), np.float32)}
     >>> x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
@@ -180,7 +196,8 @@ def clip_units(
 ) -> tuple[Tree, Float[Array, "o"], Int[Array, ""]]:
     """(The sum of clipped gradients, their norms "o", the number not finite) of units that are computed at once.
 
-    Args: batch: inputs "o e ...", targets "o e ...", and 1 for an example, 0 for padding, "o e".
+    Args:
+        batch: Inputs "o e ...", targets "o e ...", and 1 for an example, 0 for padding, "o e".
     """
     x, y, here = batch
 

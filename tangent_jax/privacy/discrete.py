@@ -96,7 +96,8 @@ def on_grid(clipped: ClippedSum, mechanism: Mechanism) -> ClippedSum:
 def discrete_mean(clipped: ClippedSum, mechanism: Mechanism, count: float | Array, key: Array) -> Tree:
     """gamma (S + K) / B in float32, the private gradient; `clipped`: a sum of `on_grid`, `key`: of `step_key`.
 
-    Guarantees: it depends only on the whole numbers S + K, however S was divided into micro-batches.
+    Guarantees:
+        It depends only on the whole numbers S + K, however S was divided into micro-batches.
     """
     spacing = spacing_of(mechanism)
     stride = stride_of(jnp.float32(mechanism.noise_multiplier) * clipped.sensitivity / spacing)

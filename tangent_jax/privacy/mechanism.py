@@ -51,11 +51,15 @@ LEAST_DISCRETE = 0.25  # noise multiplier; below it, the noise would be larger t
 class Mechanism:
     """Gaussian steps on clipped sums; clip norm and noise multiplier are data to jit.
 
-    `clip_norm`: C, L2 over the whole tree, the sensitivity of a sum for adding or removing one unit;
-    `noise_multiplier`: sigma, in units of C; `steps`: T; `delta`: for which epsilon is stated; `sampling_rate`: 1 uses
-    all units at every step, less is the rate q of Poisson samples; `unit`: the protected unit, "example" or "owner"
-    (all examples of one contributor); `noise`: "gaussian" in floats, or "discrete" on a grid, safe against
-    floating-point attacks; `count`: the public number n of units, None for that of the data, which is then public.
+    Attributes:
+        clip_norm: C, L2 over the whole tree, the sensitivity of a sum for adding or removing one unit.
+        noise_multiplier: sigma, in units of C.
+        steps: T.
+        delta: For which epsilon is stated.
+        sampling_rate: 1 uses all units at every step, less is the rate q of Poisson samples.
+        unit: The protected unit, "example" or "owner" (all examples of one contributor).
+        noise: "gaussian" in floats, or "discrete" on a grid, safe against floating-point attacks.
+        count: The public number n of units, None for that of the data, which is then public.
 
     >>> mechanism = tj.privacy.Mechanism(clip_norm=1.0, noise_multiplier=9.833, steps=50, delta=1e-5)
     >>> round(mechanism.compute_epsilon(), 2), mechanism.neighbouring
@@ -105,7 +109,8 @@ class Mechanism:
         An owner of k images is k units of an account for images. An image of an owner is two of one for owners: it
         moves the owner's clipped sum by 2 C at most.
 
-        Raises: InputError for several units beside Poisson samples.
+        Raises:
+            InputError: Several units beside Poisson samples.
 
         >>> mechanism = tj.make_mechanism(epsilon=3.0, delta=1e-5)
         >>> [round(mechanism.compute_epsilon(group=k), 1) for k in (1, 2, 4, 8)]
@@ -261,10 +266,13 @@ def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost
     in sequence (McSherry 2009): a unit pays for each component that saw it, by privacy loss distributions, and the cost
     is that of the unit that pays most. Delta is the largest of the accounts'.
 
-    Guarantees: valid if a unit's component does not depend on other units: sharding by owner, and for examples also by
-                content hash or class, but not by a shuffle.
-    Raises:     InputError for no accounts, or accounts of different units: each bounds the other by a larger epsilon
-                alone (`Mechanism.compute_epsilon` of a group).
+    Guarantees:
+        Valid if a unit's component does not depend on other units: sharding by owner, and for examples also by content
+        hash or class, but not by a shuffle.
+
+    Raises:
+        InputError: No accounts, or accounts of different units: each bounds the other by a larger epsilon alone
+            (`Mechanism.compute_epsilon` of a group).
 
     >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=1.0, delta=1e-5), steps_paid=50, private=True)
     >>> apart = tj.privacy.spent_together([(spent, frozenset({"ann"})), (spent, frozenset({"bob"}))])

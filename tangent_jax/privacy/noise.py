@@ -30,10 +30,16 @@ ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 def noisy_mean(clipped: ClippedSum, noise_multiplier: float | Array, count: float | Array, key: Array) -> Tree:
     """(S + sigma C N(0, I)) / B, the private gradient.
 
-    Args:       noise_multiplier: sigma, in units of the sensitivity C that `clipped` carries; count: B > 0;
-                key: secret, and used once: `noise_key`.
-    Guarantees: the noise of every coordinate is N(0, (sigma C / B)^2), for any micro-batches.
-    Raises:     InputError for a noise multiplier that is not positive.
+    Args:
+        noise_multiplier: sigma, in units of the sensitivity C that `clipped` carries.
+        count: B > 0.
+        key: Secret, and used once: `noise_key`.
+
+    Guarantees:
+        The noise of every coordinate is N(0, (sigma C / B)^2), for any micro-batches.
+
+    Raises:
+        InputError: A noise multiplier that is not positive.
 
     >>> x, y = demo.train.inputs, demo.train.targets
     >>> settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 1.0}
@@ -81,7 +87,9 @@ def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float32[Arra
         z = sqrt(-2 log u) cos(2 phi)       u in (0, 1] of 40 bits, phi in [-pi/2, pi/2) of 32
 
     The last 8 bits of u are also bits of phi; float32 rounds them away unless |phi| < 0.02.
-    Guarantees: |z| reaches sqrt(80 log 2) = 7.45.
+
+    Guarantees:
+        |z| reaches sqrt(80 log 2) = 7.45.
     """
     u, v = threefry(key, int(np.prod(shape)))
     phi = v.astype(jnp.int32).astype(jnp.float32) * (np.pi * 2**-32)

@@ -35,8 +35,10 @@ def clipped_sum_closed_form(
 ) -> ClippedSum:
     """`clipped_sum` for a model with a closed form, at the cost of about one ordinary step.
 
-    Args, Returns, Guarantees, Edge cases: as `clipped_sum`.
-    Raises:     InputError as `clipped_sum`, and for a model without a closed form.
+    Arguments, result, guarantees and edge cases are those of `clipped_sum`.
+
+    Raises:
+        InputError: As `clipped_sum`, and for a model without a closed form.
 
     >>> x, y = demo.train.inputs[:2], demo.train.targets[:2]
     >>> settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 0.1}
@@ -71,12 +73,18 @@ def clipped_gradients(
 ) -> ClippedSum:
     """The sum of per-example gradients, each clipped, by the fastest way: the closed form if there is one, else vmap.
 
-    Args:       predict: (dw, x "b ...") -> outputs "b c"; x, y: the examples "b ...", and their targets; present: 1 for
-                an example that counts, 0 for one outside the sample, "b" (None: every example counts), or "o e" for
-                owners with e consecutive examples each, whose sums are clipped; loss: (outputs, targets) -> one number
-                for each example, "b"; clip_norm: C > 0, L2 over the whole tree.
-    Returns:    ClippedSum: its `value` is like dw; its `norms` are those before clipping, and not private.
-    Guarantees, Edge cases, Raises: as `clipped_sum`.
+    Args:
+        predict: (dw, x "b ...") -> outputs "b c".
+        x, y: The examples "b ...", and their targets.
+        present: 1 for an example that counts, 0 for one outside the sample, "b" (None: every example counts), or "o e"
+            for owners with e consecutive examples each, whose sums are clipped.
+        loss: (outputs, targets) -> one number for each example, "b".
+        clip_norm: C > 0, L2 over the whole tree.
+
+    Returns:
+        ClippedSum: its `value` is like dw; its `norms` are those before clipping, and not private.
+
+    Guarantees, edge cases and errors are those of `clipped_sum`.
 
     >>> x, y = demo.train.inputs[:4], demo.train.targets[:4]
     >>> settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 0.1}

@@ -45,14 +45,24 @@ Moments = dict[str, tuple[np.ndarray, Layout]]
 def whiten(predict: Predictor, public: Features | None = None, private: Features | None = None) -> Predictor:
     """The predictor with kernels in whitened coordinates; `unwhiten` converts its dw back.
 
-    Args:       predict: a model with a closed form; public: its features of public images, or None: kernels that read a
-                layer norm (`input_norms` of the model) are whitened by its gain and bias; private: its features of the
-                training images, to check that none of them is public; needed beside `public` only.
-    Returns:    Predictor of the same outputs, whose whitened leaves have other names.
-    Guarantees: reads the content identifiers of private images and nothing else of them; reads no labels.
-    Edge cases: without public images, a predictor that trains no kernel above a layer norm is returned unchanged. Fewer
-                public images than a kernel has inputs: the damping makes M definite.
-    Raises:     InputError for no public image, an image that is public and private, or inputs that are not finite.
+    Args:
+        predict: A model with a closed form.
+        public: Its features of public images, or None: kernels that read a layer norm (`input_norms` of the model) are
+            whitened by its gain and bias.
+        private: Its features of the training images, to check that none of them is public; needed beside `public` only.
+
+    Returns:
+        Predictor of the same outputs, whose whitened leaves have other names.
+
+    Guarantees:
+        Reads the content identifiers of private images and nothing else of them; reads no labels.
+
+    Edge cases:
+        Without public images, a predictor that trains no kernel above a layer norm is returned unchanged. Fewer public
+        images than a kernel has inputs: the damping makes M definite.
+
+    Raises:
+        InputError: No public image, an image that is public and private, or inputs that are not finite.
 
     >>> white = tj.privacy.whiten(demo.predict, public=demo.test, private=demo.train)
     >>> white.subset.paths
@@ -157,8 +167,11 @@ def inverse_root(a: np.ndarray) -> jax.Array:
 def unwhiten(predict: Predictor, dw: Tree) -> Tree:
     """The tangent weights in the original coordinates: R dV for each whitened dV, other leaves unchanged.
 
-    Edge cases: for a predictor that is not whitened, dw is returned unchanged.
-    Raises:     InputError for a step of another predictor.
+    Edge cases:
+        For a predictor that is not whitened, dw is returned unchanged.
+
+    Raises:
+        InputError: A step of another predictor.
 
     >>> white = tj.privacy.whiten(demo.predict, public=demo.test, private=demo.train)
     >>> tj.privacy.unwhiten(white, white.zeros())["head"]["kernel"].shape

@@ -73,7 +73,10 @@ OBJECTIVE = Objective(Picked())
 class Contribution(ByAutodiff):
     """(dw, u "b k") -> <g_c, dw> for each class c, "b c": the predictor whose gradients are the contributions g.
 
-    `classes`: their number; `size`: k; `shares`: of G, B and the counts, 0 for one that is not released.
+    Attributes:
+        classes: Their number.
+        size: k.
+        shares: The shares of G, B and the counts, 0 for one that is not released.
 
     >>> tj.privacy.Contribution(classes=3, size=6).zeros()["sums"].shape
     (3, 6)
@@ -153,14 +156,22 @@ def on_sphere(
 ) -> FeatureMap:
     """The feature map with rows of length 1, in whitened coordinates.
 
-    Args:       map_: by `feature_map`; public: its features of public images, which whiten all parts, or None: h is
-                whitened by the layer norm that gives it; private: its features of the images whose statistics will be
-                released, to check that none of them is public, needed beside `public` only; whiten: False to whiten
-                nothing.
-    Guarantees: reads the content identifiers of private images and nothing else of them; reads no labels.
-    Edge cases: where no layer norm gives h, public images alone can whiten.
-    Raises:     InputError for no public image, one whose features are not finite, or an image that is public and
-                private.
+    Args:
+        map_: By `feature_map`.
+        public: Its features of public images, which whiten all parts, or None: h is whitened by the layer norm that
+            gives it.
+        private: Its features of the images whose statistics will be released, to check that none of them is public,
+            needed beside `public` only.
+        whiten: False to whiten nothing.
+
+    Guarantees:
+        Reads the content identifiers of private images and nothing else of them; reads no labels.
+
+    Edge cases:
+        Where no layer norm gives h, public images alone can whiten.
+
+    Raises:
+        InputError: No public image, one whose features are not finite, or an image that is public and private.
 
     >>> unit = tj.privacy.on_sphere(demo.map, demo.test, demo.train)
     >>> float(np.linalg.norm(tj.solver.rows_of(unit, demo.train)[0]))
@@ -194,13 +205,23 @@ def release_statistics(
 ) -> tuple[Statistics, Fitted[Private]]:
     """Releases noisy statistics of examples, once; `Contribution.head` solves for the head.
 
-    Args:       map_: by `on_sphere`; data: its features, with `owners` if these are the mechanism's unit; classes: the
-                names that targets index, which are public; mechanism: of one step; shares: of G, B and the counts;
-                seed, ledger, progress: as `fit_private`.
-    Returns:    (Statistics, Fitted), with the privacy account in `info.spent`.
-    Guarantees: (epsilon, delta)-differentially private for adding or removing one unit; the ledger pays before noise is
-                drawn. Statistics of several owners add; each owner has their own account.
-    Raises:     InputError for a mechanism of more steps, a map whose rows do not have length 1, and as `fit_private`.
+    Args:
+        map_: By `on_sphere`.
+        data: Its features, with `owners` if these are the mechanism's unit.
+        classes: The names that targets index, which are public.
+        mechanism: The mechanism of one step.
+        shares: The shares of G, B and the counts.
+        seed, ledger, progress: As `fit_private`.
+
+    Returns:
+        (Statistics, Fitted), with the privacy account in `info.spent`.
+
+    Guarantees:
+        (epsilon, delta)-differentially private for adding or removing one unit; the ledger pays before noise is drawn.
+        Statistics of several owners add; each owner has their own account.
+
+    Raises:
+        InputError: A mechanism of more steps, a map whose rows do not have length 1, and as `fit_private`.
 
     >>> unit, mechanism = tj.privacy.on_sphere(demo.map, demo.test, demo.train), tj.make_mechanism(8.0, 1e-2, steps=1)
     >>> noisy, fitted = tj.privacy.release_statistics(unit, demo.train, ["a", "b", "c"], mechanism=mechanism, seed=0)
@@ -242,10 +263,15 @@ def denoise(noised: Statistics, deviation: float) -> Statistics:
 
         m_c -> m + r (m_c - m),    r = 1 - (the expected square of noise) / (that of m_c - m)
 
-    Args:       deviation: the standard deviation of the noise of B, sigma C / b. The result is post-processing of
-                released values, and as private as they are.
-    Edge cases: without noise all stays the same, except counts below 1.
-    Raises:     InputError for numbers that are not finite.
+    Args:
+        deviation: The standard deviation of the noise of B, sigma C / b. The result is post-processing of released
+            values, and as private as they are.
+
+    Edge cases:
+        Without noise all stays the same, except counts below 1.
+
+    Raises:
+        InputError: Numbers that are not finite.
 
     >>> calm = tj.privacy.denoise(demo.statistics, deviation=0.5)
     >>> calm.counts.tolist()

@@ -167,25 +167,38 @@ def fit_private(
 ) -> Fitted[Private]:
     """Trains dw under differential privacy by the mechanism's steps (DP-SGD).
 
-    Args:       predict, start, on_step: as in `fit`; data: Features or Batches in memory, whose batch size is that of
-                micro-batches, with `owners` if these are the mechanism's unit; objective: None: cross entropy without
-                penalty; mechanism: by `make_mechanism`; optimizer: None: `momentum()`; seed: None takes noise and
-                samples from the operating system's entropy; a number makes them repeatable, and the result NOT private;
-                ledger: such as `tj.Ledger(folder)`, from which the same run resumes, or, once finished, is read; log,
-                progress: as in `fit`.
-    Returns:    Fitted, with the account `info.spent`. Each row of the history has the `seconds` until its step ended,
-                and `non_finite`, the units whose gradient was not finite. These two and `run` are not private;
-                everything else depends on a training example through dw alone.
-    Guarantees: (epsilon, delta)-differentially private in dw and every earlier dw_t, for adding or removing one unit,
-                given secret noise, and a start and predictor, with their classes, that do not depend on the data; sums
-                are divided by q n, never by a sample's size; with a ledger, a run, killed or not, takes no step that
-                `spent` does not count. Losses and a function's gradients see one example at a time; a model's closed
-                form is checked against single examples before the first step.
-    Edge cases: a unit whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty; equal
-                examples, by content identifier or input, are warned of: epsilon protects one of them, not all.
-    Raises:     InputError for delta >= 1 / n, a repeated row, owners that are unknown or have more examples than a
-                micro-batch, a model that mixes examples, targets of no class, a ledger of another run or one that
-                disagrees with its checkpoint, a step that is not finite.
+    Args:
+        predict, start, on_step: As in `fit`.
+        data: Features or Batches in memory, whose batch size is that of micro-batches, with `owners` if these are the
+            mechanism's unit.
+        objective: None: cross entropy without penalty.
+        mechanism: By `make_mechanism`.
+        optimizer: None: `momentum()`.
+        seed: None takes noise and samples from the operating system's entropy; a number makes them repeatable, and the
+            result NOT private.
+        ledger: Such as `tj.Ledger(folder)`, from which the same run resumes, or, once finished, is read.
+        log, progress: As in `fit`.
+
+    Returns:
+        Fitted, with the account `info.spent`. Each row of the history has the `seconds` until its step ended, and
+        `non_finite`, the units whose gradient was not finite. These two and `run` are not private; everything else
+        depends on a training example through dw alone.
+
+    Guarantees:
+        (epsilon, delta)-differentially private in dw and every earlier dw_t, for adding or removing one unit, given
+        secret noise, and a start and predictor, with their classes, that do not depend on the data; sums are divided by
+        q n, never by a sample's size; with a ledger, a run, killed or not, takes no step that `spent` does not count.
+        Losses and a function's gradients see one example at a time; a model's closed form is checked against single
+        examples before the first step.
+
+    Edge cases:
+        A unit whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty; equal
+        examples, by content identifier or input, are warned of: epsilon protects one of them, not all.
+
+    Raises:
+        InputError: delta >= 1 / n, a repeated row, owners that are unknown or have more examples than a micro-batch, a
+            model that mixes examples, targets of no class, a ledger of another run or one that disagrees with its
+            checkpoint, a step that is not finite.
 
     >>> mechanism = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5)
     >>> fitted = tj.fit_private(demo.predict, demo.train, mechanism=mechanism)

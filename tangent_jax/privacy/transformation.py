@@ -39,15 +39,22 @@ class PrivatizerState(NamedTuple):
 def privatizer(mechanism: Mechanism, units: int, key: Key[Array, ""]) -> optax.GradientTransformation:
     """An optax transformation that turns a `ClippedSum` into a private gradient; the first one of a chain.
 
-    Args:       mechanism: of Gaussian noise; units: the public number n of examples or owners; key: secret and used
-                once, `secret_key()`. A key that others know or guess makes the result NOT private.
-    Guarantees: the noise of every coordinate is N(0, (sigma C / q n)^2), independent between steps. If every sum is
-                over all units, or over a Poisson sample at the mechanism's rate, T updates have the cost of
-                `mechanism.dp_event(T)`, and so have all later transformations of the chain.
-    Edge cases: the sum of an empty sample is noise alone; the caller stops after the mechanism's steps.
-    Raises:     InputError for a mechanism of discrete noise, whose sums are rounded to a grid by `fit_private`; for
-                delta >= 1 / n; for what is not one Threefry key; when a sum is clipped to another norm than the
-                mechanism's.
+    Args:
+        mechanism: The mechanism of Gaussian noise.
+        units: The public number n of examples or owners.
+        key: Secret and used once, `secret_key()`. A key that others know or guess makes the result NOT private.
+
+    Guarantees:
+        The noise of every coordinate is N(0, (sigma C / q n)^2), independent between steps. If every sum is over all
+        units, or over a Poisson sample at the mechanism's rate, T updates have the cost of `mechanism.dp_event(T)`, and
+        so have all later transformations of the chain.
+
+    Edge cases:
+        The sum of an empty sample is noise alone; the caller stops after the mechanism's steps.
+
+    Raises:
+        InputError: A mechanism of discrete noise, whose sums are rounded to a grid by `fit_private`; delta >= 1 / n;
+            what is not one Threefry key; when a sum is clipped to another norm than the mechanism's.
 
     >>> mechanism = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5)
     >>> private = tj.privacy.privatizer(mechanism, units=24, key=tj.privacy.secret_key())
@@ -82,7 +89,8 @@ def privatizer(mechanism: Mechanism, units: int, key: Key[Array, ""]) -> optax.G
 def private_mean(total: ClippedSum, mechanism: Mechanism, expected: float | Array, key: Array) -> Tree:
     """The private gradient G: the clipped sum with the mechanism's noise, over `expected` = q n units.
 
-    Args: key: secret, and used once: `step_key`.
+    Args:
+        key: Secret, and used once: `step_key`.
     """
     if mechanism.noise == "gaussian":
         return noisy_mean(total, mechanism.noise_multiplier, expected, key)

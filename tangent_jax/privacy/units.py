@@ -26,7 +26,8 @@ READ = 1024  # rows that are read at once to look for copies
 def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
     """(the data in micro-batches, the rows of each unit: of each owner, or each row by itself).
 
-    Raises: InputError if the unit is an owner, and the owner of an example is unknown or has more examples than a
+    Raises:
+        InputError: If the unit is an owner, and the owner of an example is unknown or has more examples than a
             micro-batch.
     """
     if mechanism.unit == "example":

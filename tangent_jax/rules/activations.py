@@ -21,10 +21,18 @@ from tangent_jax.rules.probe import widen
 def gelu(x: Float[Array, "*s"], dx: Float[Array, "*s"] | None) -> tuple[Float[Array, "*s"], Float[Array, "*s"] | None]:
     """x CDF(x) of the standard normal, and its tangent.
 
-    Args:       x, dx: any shape.
-    Returns:    (y, dy), shape and dtype of x.
-    Guarantees: dy is linear in dx.
-    Edge cases: at x = 0, y = 0 and dy = dx / 2.
+    Args:
+        x: Any shape.
+        dx: The tangent of x.
+
+    Returns:
+        (y, dy), shape and dtype of x.
+
+    Guarantees:
+        dy is linear in dx.
+
+    Edge cases:
+        At x = 0, y = 0 and dy = dx / 2.
     """
     cdf = (0.5 + 0.5 * jax.lax.erf(widen(x) * 0.5**0.5)).astype(x.dtype)  # faster than erfc, which XLA composes
     if dx is None:
@@ -38,8 +46,10 @@ def gelu_tanh(
 ) -> tuple[Float[Array, "*s"], Float[Array, "*s"] | None]:
     """The tanh approximation of GELU (Google's ViT code) and its tangent; x, dx and the result have one shape.
 
-    t = tanh(k (x + a x^3)),  k = sqrt(2/pi),  a = 0.044715
-    y = x (1 + t) / 2,        dy = ((1 + t) / 2 + x (1 - t^2) k (1 + 3 a x^2) / 2) dx
+    ::
+
+        t = tanh(k (x + a x^3)),  k = sqrt(2/pi),  a = 0.044715
+        y = x (1 + t) / 2,        dy = ((1 + t) / 2 + x (1 - t^2) k (1 + 3 a x^2) / 2) dx
     """
     k, a = (2 / jnp.pi) ** 0.5, 0.044715
     t = jnp.tanh(k * (x + a * x * x * x))
@@ -54,7 +64,9 @@ def quick_gelu(
 ) -> tuple[Float[Array, "*s"], Float[Array, "*s"] | None]:
     """x sigmoid(1.702 x), in OpenAI's CLIP towers, and its tangent; x, dx and the result have one shape.
 
-    s = sigmoid(1.702 x),  y = x s,  dy = (s + 1.702 x s (1 - s)) dx
+    ::
+
+        s = sigmoid(1.702 x),  y = x s,  dy = (s + 1.702 x s (1 - s)) dx
     """
     s = jax.nn.sigmoid(1.702 * x)
     return x * s, None if dx is None else (s + 1.702 * x * s * (1 - s)) * dx
@@ -63,7 +75,9 @@ def quick_gelu(
 def silu(x: Float[Array, "*s"], dx: Float[Array, "*s"] | None) -> tuple[Float[Array, "*s"], Float[Array, "*s"] | None]:
     """x sigmoid(x), the gate of SwiGLU (Shazeer 2020), and its tangent; x, dx and the result have one shape.
 
-    s = sigmoid(x),  y = x s,  dy = (s + x s (1 - s)) dx
+    ::
+
+        s = sigmoid(x),  y = x s,  dy = (s + x s (1 - s)) dx
     """
     s = jax.nn.sigmoid(x)
     return x * s, None if dx is None else (s + x * s * (1 - s)) * dx
@@ -76,7 +90,7 @@ def relu(
 
     Linearised ResNets use a leaky one (LQF, Achille et al. 2021).
 
-    y = x where x > 0, else slope x;   dy = dx where x > 0, else slope dx
+        y = x where x > 0, else slope x;   dy = dx where x > 0, else slope dx
     """
     gate = jnp.where(x > 0, 1, slope).astype(x.dtype)
     return gate * x, None if dx is None else gate * dx
@@ -92,11 +106,21 @@ def softmax(
         a  = exp(s) / sum_m exp(s)
         da = a * (ds - sum_m a * ds)
 
-    Args:       s, ds: logits and tangent, "... m", one dtype.
-    Returns:    (a, da), "... m", dtype of s; computed in f32 or wider.
-    Guarantees: da is linear in ds; each row of da sums to 0.
-    Edge cases: m = 1 gives a = 1, da = 0; ds = None gives da = None.
-    Raises:     InputError if shapes or dtypes differ.
+    Args:
+        s: Logits, "... m", one dtype.
+        ds: The tangent of s.
+
+    Returns:
+        (a, da), "... m", dtype of s; computed in f32 or wider.
+
+    Guarantees:
+        da is linear in ds; each row of da sums to 0.
+
+    Edge cases:
+        m = 1 gives a = 1, da = 0; ds = None gives da = None.
+
+    Raises:
+        InputError: If shapes or dtypes differ.
     """
     wide = jnp.promote_types(s.dtype, jnp.float32)
     a = jax.nn.softmax(s.astype(wide), -1)

@@ -45,14 +45,23 @@ def class_attention(
 ) -> tuple[Float[Array, "b h e"], Float[Array, "b h e"] | None]:
     """Attention of one query to all tokens through a layer norm, and its tangent.
 
-    Args:       x, dx: standardised tokens x^ (before gain and shift), "b m d";
-                query: (q, dq), "b h e", not rotated;
-                norm: {"scale": "d", "bias": "d"}; key, value: {"kernel": "d h e", "bias": "h e"};
-                turns: the keys' rotations, or None.
-    Returns:    (o, do), "b h e": equal to `attention` on the full keys and values.
-    Guarantees: do is linear in (dx, dq, all parameter tangents) together.
-    Edge cases: without turns the tangent of the key bias has no effect, as softmax ignores a common shift; one
-                token gives o = its value.
+    Args:
+        x: Standardised tokens x^ (before gain and shift), "b m d".
+        dx: The tangent of x.
+        query: (q, dq), "b h e", not rotated.
+        norm: {"scale": "d", "bias": "d"}.
+        key, value: {"kernel": "d h e", "bias": "h e"}.
+        turns: The keys' rotations, or None.
+
+    Returns:
+        (o, do), "b h e": equal to `attention` on the full keys and values.
+
+    Guarantees:
+        do is linear in (dx, dq, all parameter tangents) together.
+
+    Edge cases:
+        Without turns the tangent of the key bias has no effect, as softmax ignores a common shift; one token gives o =
+        its value.
     """
     q, dq = query
     e = q.shape[-1]

@@ -29,10 +29,20 @@ def conv(
 ) -> tuple[Float[Array, "b _ _ d"], Float[Array, "b _ _ d"] | None]:
     """A convolution without bias and its tangent; PyTorch's padding of half the window on each side.
 
-    Args:       x, dx: "b y x c"; kernel: (W, dW), "i j c d" of one odd size i = j; stride: in pixels.
-    Returns:    (y, dy), "b y' x' d", y' = ceil(y / stride).
-    Guarantees: dy is linear in (dx, dW) together; a None costs no product.
-    Edge cases: a window of 1 is a dense layer on every stride-th pixel.
+    Args:
+        x: "b y x c".
+        dx: The tangent of x.
+        kernel: (W, dW), "i j c d" of one odd size i = j.
+        stride: In pixels.
+
+    Returns:
+        (y, dy), "b y' x' d", y' = ceil(y / stride).
+
+    Guarantees:
+        dy is linear in (dx, dW) together; a None costs no product.
+
+    Edge cases:
+        A window of 1 is a dense layer on every stride-th pixel.
     """
     x = jnp.asarray(x)
     w, dw = kernel
@@ -56,10 +66,16 @@ def batch_norm(
 ) -> tuple[Float[Array, "*b c"], Float[Array, "*b c"] | None]:
     """Batch norm with fixed statistics, and its tangent.
 
-    Args:       x, dx: "... c"; leaf: {"scale": (g, dg), "bias": (beta, dbeta), "mean", "var"}, each "c"; no tangent of
-                the statistics is read.
-    Returns:    (y, dy), "... c".
-    Guarantees: dy is linear in (dx, dg, dbeta) together.
+    Args:
+        x: "... c".
+        dx: The tangent of x.
+        leaf: {"scale": (g, dg), "bias": (beta, dbeta), "mean", "var"}, each "c"; no tangent of the statistics is read.
+
+    Returns:
+        (y, dy), "... c".
+
+    Guarantees:
+        dy is linear in (dx, dg, dbeta) together.
     """
     inverse = jax.lax.rsqrt(leaf["var"].primal + eps)
     x_hat = (x - leaf["mean"].primal) * inverse
@@ -73,9 +89,15 @@ def max_pool(
 ) -> tuple[Float[Array, "b _ _ c"], Float[Array, "b _ _ c"] | None]:
     """The largest value of each window of 3 x 3, at every second pixel, and its tangent, channel by channel.
 
-    Args:       x, dx: "b y x c".
-    Returns:    (y, dy), "b y' x' c".
-    Edge cases: of equal values the first one in reading order passes its tangent; padding never does.
+    Args:
+        x: "b y x c".
+        dx: The tangent of x.
+
+    Returns:
+        (y, dy), "b y' x' c".
+
+    Edge cases:
+        Of equal values the first one in reading order passes its tangent; padding never does.
     """
     (y, *others), dxs = windows(x, 3, 2, -jnp.inf), [] if dx is None else windows(dx, 3, 2)
     dy = dxs.pop(0) if dxs else None

@@ -34,10 +34,22 @@ def attention(
         a = softmax(s)            da = a * (ds - sum_m a * ds)
         o = a v                   do = da v + a dv
 
-    Args:       q, dq: "b n h e"; k, dk, v, dv: "b m h e".
-    Returns:    (o, do), "b n h e".
-    Guarantees: do is linear in (dq, dk, dv) together.
-    Edge cases: m = 1 gives o = v, do = dv; with no tangent, in half precision on a GPU, a is never formed.
+    Args:
+        q: "b n h e".
+        dq: The tangent of q.
+        k: "b m h e".
+        dk: The tangent of k.
+        v: "b m h e".
+        dv: The tangent of v.
+
+    Returns:
+        (o, do), "b n h e".
+
+    Guarantees:
+        do is linear in (dq, dk, dv) together.
+
+    Edge cases:
+        m = 1 gives o = v, do = dv; with no tangent, in half precision on a GPU, a is never formed.
     """
     if dq is None and dk is None and dv is None and is_fused(q):
         return fused_attention(q, k, v), None

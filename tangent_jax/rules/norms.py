@@ -25,10 +25,19 @@ def standardize(
 ) -> tuple[Float[Array, "*b d"], Float[Array, "*b d"] | None]:
     """x^ and its tangent: mean 0, variance var / (var + eps) over the last axis.
 
-    Args:       x, dx: "... d"; eps: added to the variance.
-    Returns:    (x^, dx^), "... d", dtype of x.
-    Guarantees: dx^ is linear in dx; each row of dx^ sums to 0.
-    Edge cases: a constant row gives x^ = 0, dx^ = (dx - mean dx) / sqrt(eps).
+    Args:
+        x: "... d".
+        dx: The tangent of x.
+        eps: Added to the variance.
+
+    Returns:
+        (x^, dx^), "... d", dtype of x.
+
+    Guarantees:
+        dx^ is linear in dx; each row of dx^ sums to 0.
+
+    Edge cases:
+        A constant row gives x^ = 0, dx^ = (dx - mean dx) / sqrt(eps).
     """
     wide = jnp.promote_types(x.dtype, jnp.float32)
     centred = x.astype(wide) - jnp.mean(x, -1, dtype=wide, keepdims=True)
@@ -47,10 +56,19 @@ def layer_norm(
 ) -> tuple[Float[Array, "*b d"], Float[Array, "*b d"] | None]:
     """Layer norm and its tangent.
 
-    Args:       x, dx: "... d"; leaf: {"scale": (g, dg), "bias": (beta, dbeta)}, each "d".
-    Returns:    (y, dy), "... d", dtype of x.
-    Guarantees: dy is linear in (dx, dg, dbeta) together.
-    Edge cases: dx = None leaves dg x^ + dbeta, the term the paper's print omits.
+    Args:
+        x: "... d".
+        dx: The tangent of x.
+        leaf: {"scale": (g, dg), "bias": (beta, dbeta)}, each "d".
+
+    Returns:
+        (y, dy), "... d", dtype of x.
+
+    Guarantees:
+        dy is linear in (dx, dg, dbeta) together.
+
+    Edge cases:
+        dx = None leaves dg x^ + dbeta, the term the paper's print omits.
     """
     y, dy = scale(*standardize(x, dx, eps), leaf["scale"])
     beta, dbeta = leaf["bias"]
@@ -65,10 +83,18 @@ def unit_length(
         z^  = z / |z|
         dz^ = (dz - z^ (z^ . dz)) / |z|
 
-    Args:       z, dz: "... d".
-    Returns:    (z^, dz^), "... d", dtype of z; the length is taken in f32 or wider.
-    Guarantees: dz^ is linear in dz and orthogonal to z^.
-    Edge cases: a row of zeros gives z^ = 0 and dz^ = 0.
+    Args:
+        z: "... d".
+        dz: The tangent of z.
+
+    Returns:
+        (z^, dz^), "... d", dtype of z; the length is taken in f32 or wider.
+
+    Guarantees:
+        dz^ is linear in dz and orthogonal to z^.
+
+    Edge cases:
+        A row of zeros gives z^ = 0 and dz^ = 0.
     """
     wide = jnp.promote_types(z.dtype, jnp.float32)
     squares = jnp.sum(jnp.square(z.astype(wide)), -1, keepdims=True)

@@ -61,7 +61,8 @@ def broadcast(
 ) -> Float[Array, "..."]:
     """The tangent d of a bias, token or position, broadcast to `shape`, in `dtype`.
 
-    `beside`: the tangent of W for a layer x W + b, else None; a probe treats both as one block.
+    Args:
+        beside: The tangent of W for a layer x W + b, else None; a probe treats both as one block.
     """
     return (d.broadcast(shape, beside) if isinstance(d, Probe) else jnp.broadcast_to(d, shape)).astype(dtype)
 

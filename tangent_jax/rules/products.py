@@ -33,9 +33,16 @@ def contract(
         z  = x . y
         dz = dx . y + x . dy
 
-    Args:       spec: the einsum; x, y: operands; dx, dy: their tangents or None.
-    Returns:    (z, dz).
-    Guarantees: dz is linear in (dx, dy) together; a None costs no product.
+    Args:
+        spec: The einsum.
+        x, y: Operands.
+        dx, dy: Their tangents or None.
+
+    Returns:
+        (z, dz).
+
+    Guarantees:
+        dz is linear in (dx, dy) together; a None costs no product.
     """
     x = jnp.asarray(x)
     return jnp.einsum(spec, x, y), total(
@@ -71,7 +78,9 @@ def scale(
 ) -> tuple[Float[Array, "*b d"], Float[Array, "*b d"] | None]:
     """Elementwise product of x, "... d", with a parameter, "d", and its tangent: LayerScale, the gain of a norm.
 
-    y = g x,   dy = g dx + dg x
+    ::
+
+        y = g x,   dy = g dx + dg x
     """
     g, dg = factor
     return g * x, total(None if dx is None else g * dx, None if dg is None else probe.times(x, dg))
@@ -90,11 +99,20 @@ def dense(
         y  = x W + b
         dy = dx W + x dW + db
 
-    Args:       x, dx: input and tangent, "... d"; leaf: {"kernel": (W, dW), "d f", "bias": (b, db), "f"};
-                spec: which axes of W are summed (heads have two).
-    Returns:    (y, dy), "... f".
-    Guarantees: dy is linear in (dx, dW, db) together.
-    Edge cases: dx, dW and db all None give dy = None: a frozen prefix costs nothing.
+    Args:
+        x: Input, "... d".
+        dx: The tangent of x.
+        leaf: {"kernel": (W, dW), "d f", "bias": (b, db), "f"}.
+        spec: Which axes of W are summed (heads have two).
+
+    Returns:
+        (y, dy), "... f".
+
+    Guarantees:
+        dy is linear in (dx, dW, db) together.
+
+    Edge cases:
+        dx, dW and db all None give dy = None: a frozen prefix costs nothing.
     """
     kernel, bias = leaf["kernel"], leaf["bias"]
     y, dy = contract(spec, x, dx, *kernel)

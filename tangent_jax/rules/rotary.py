@@ -18,8 +18,9 @@ from jaxtyping import Float
 class Turns(NamedTuple):
     """cos a and sin a, for p = no rotation, then each row, then each column; 0 at features of the other axis.
 
-    prefix      tokens before the grid, which do not rotate
-    rows        of the grid
+    Attributes:
+        prefix: Tokens before the grid, which do not rotate.
+        rows: The rows of the grid.
     """
 
     cos: Float[np.ndarray, "p e"]
@@ -46,9 +47,15 @@ def rotate(
 ) -> tuple[Float[Array, "b n h e"], Float[Array, "b n h e"] | None]:
     """Queries or keys, each rotated by its token's position, and their tangent.
 
-    Args:       x, dx: "b n h e", the prefix first, then the grid row by row.
-    Returns:    (y, dy), "b n h e".
-    Guarantees: the dot product of two rotated tokens depends only on their distance; the prefix is unchanged.
+    Args:
+        x: "b n h e", the prefix first, then the grid row by row.
+        dx: The tangent of x.
+
+    Returns:
+        (y, dy), "b n h e".
+
+    Guarantees:
+        The dot product of two rotated tokens depends only on their distance; the prefix is unchanged.
     """
     cos, sin = (by_token(table, turns).astype(x.dtype) for table in (turns.cos, turns.sin))
     return x * cos + quarter_turn(x) * sin, None if dx is None else dx * cos + quarter_turn(dx) * sin

@@ -67,8 +67,11 @@ def _bend(predict: Predict, zero: Tree, dw: Tree, x: Any) -> tuple[Array, Array]
 def check_square(loss: Loss, targets: Any, classes: int) -> bool:
     """True if the loss declares itself a square; its gradient at random outputs is then checked.
 
-    Args:   targets: some of the data's, "n ...".
-    Raises: InputError if the gradient is not that of the declared square: one linear system would not give the optimum.
+    Args:
+        targets: Some of the data's, "n ...".
+
+    Raises:
+        InputError: If the gradient is not that of the declared square: one linear system would not give the optimum.
     """
     if jax.eval_shape(lambda y: loss.quadratic(y, classes), targets) is None:
         return False

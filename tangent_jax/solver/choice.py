@@ -39,7 +39,10 @@ KEPT = 4096  # of more rows they are formed again for each setting
 class Chosen(NamedTuple):
     """The settings with the greatest likelihood of held-out labels at the best temperature.
 
-    `loss`: the mean negative log-likelihood; `accuracy`: of the same labels; `tried`: the number of settings tried.
+    Attributes:
+        loss: The mean negative log-likelihood.
+        accuracy: The accuracy of the same labels.
+        tried: The number of settings tried.
 
     >>> rows = tj.solver.rows_of(demo.map, demo.test)
     >>> tj.solver.choose_settings(demo.statistics, rows, demo.test.targets).settings.how
@@ -55,7 +58,8 @@ class Chosen(NamedTuple):
 class Systems(NamedTuple):
     """The systems of all settings of one way on the same statistics: the dual form of the spread, each feature's scale.
 
-    `counts`: of all classes, "c".
+    Attributes:
+        counts: The counts of all classes, "c".
     """
 
     how: str
@@ -130,16 +134,24 @@ def leave_one_out(
 ) -> Float64[np.ndarray, "n c"]:
     """The scores "n c" of each example by the head of all the others, in closed form: nothing is solved again.
 
-    ridge   y - (y - f(x)) / (1 - h),   h = 1/n + u^T A^-1 u,  u = z - mean          A: the matrix of the system
-    LDA     A' = A - a u u^T,  m' = m - u / (n_c - 1),  u = z - m,  a = n_c / (n_c - 1),  by Sherman and Morrison
+        ridge   y - (y - f(x)) / (1 - h),   h = 1/n + u^T A^-1 u,  u = z - mean          A: the matrix of the system
+        LDA     A' = A - a u u^T,  m' = m - u / (n_c - 1),  u = z - m,  a = n_c / (n_c - 1),  by Sherman and Morrison
 
     Source: Hastie, Tibshirani and Friedman 2009, section 7.10 (ridge).
-    Args:       rows, targets: of the examples of these statistics, as for `of_rows`; targets index `classes`.
-    Guarantees: the scores of solving without the example, with the penalty and the scales of all examples; those of LDA
-                but for a number that all classes of an example share.
-    Edge cases: the class of a single example is never chosen for it. With fewer examples than features their relative
-                error is about 1e-8 over the shrinkage.
-    Raises:     InputError for rows and targets of other examples, and a shrinkage below 1e-4.
+
+    Args:
+        rows, targets: Those of the examples of these statistics, as for `of_rows`; targets index `classes`.
+
+    Guarantees:
+        The scores of solving without the example, with the penalty and the scales of all examples; those of LDA but for
+        a number that all classes of an example share.
+
+    Edge cases:
+        The class of a single example is never chosen for it. With fewer examples than features their relative error is
+        about 1e-8 over the shrinkage.
+
+    Raises:
+        InputError: Rows and targets of other examples, and a shrinkage below 1e-4.
 
     >>> rows = tj.solver.rows_of(demo.map, demo.train)
     >>> tj.solver.leave_one_out(demo.statistics, rows, demo.train.targets, tj.solver.Settings()).shape
@@ -207,10 +219,14 @@ def choose_settings(
     Images whose label no head can give do not take part: held-out images of a class without training images, and with
     `left_out` the only image of a class.
 
-    Args:       rows, targets: features "n k" and indices "n" among `train.classes`, of held-out images; or, with
-                `left_out`, of the images of `train`, each scored by the head of all others; ways: of `Settings.how`.
-    Raises:     InputError for no way, no row, or no row whose label can be given, and for rows and targets of other
-                shapes, or not finite.
+    Args:
+        rows, targets: Features "n k" and indices "n" among `train.classes`, of held-out images; or, with `left_out`, of
+            the images of `train`, each scored by the head of all others.
+        ways: The ways of `Settings.how`.
+
+    Raises:
+        InputError: No way, no row, or no row whose label can be given, and rows and targets of other shapes, or not
+            finite.
 
     >>> rows = tj.solver.rows_of(demo.map, demo.test)
     >>> tj.solver.choose_settings(demo.statistics, rows, demo.test.targets, ways=("lda", "ridge")).tried
@@ -244,9 +260,13 @@ def choose_by_folds(
 
     Images whose class has none outside their fold do not take part.
 
-    Args:       rows, targets: features "n k" and class indices "n"; sizes: of the parts of the features; folds: of each
-                image, whole numbers from 0 (`Features.folds`); images of fold -1 always train.
-    Raises:     as `choose_settings`, and for folds of another number or kind.
+    Args:
+        rows, targets: Features "n k" and class indices "n".
+        sizes: The sizes of the parts of the features.
+        folds: The folds of each image, whole numbers from 0 (`Features.folds`); images of fold -1 always train.
+
+    Raises:
+        InputError: As `choose_settings`, and for folds of another number or kind.
 
     >>> rows, folds = tj.solver.rows_of(demo.map, demo.train), np.arange(24) // 3 % 4
     >>> tj.solver.choose_by_folds(rows, demo.train.targets, demo.map.sizes, folds).accuracy
@@ -293,7 +313,8 @@ def search(
     For each way, all SHRINKAGES at equal weights of the parts; then, part by part, WEIGHTS, each with the shrinkages
     next to the best, until no other weight of one part is better (coordinate descent).
 
-    Raises: InputError for no target.
+    Raises:
+        InputError: No target.
     """
     if not len(targets):
         raise InputError(

@@ -45,9 +45,11 @@ LARGEST_BLOCK = 4096  # numbers of a gain or bias; larger leaves have one block 
 class Curvature:
     """Sums over examples: `kernels` {path: (A "h i i", G "h o o")}, `blocks` {path: "h p p"}, N = `count`.
 
-    `layouts`: (path, how the axes of that kernel meet its input and output); `anchor`: the fingerprint of w, "" if
-    unknown; `biases`: (path of a kernel, path of its bias), if both are trained; `sums`: for these kernels the last row
-    of A', {path: "h i+1"}.
+    Attributes:
+        layouts: (path, how the axes of that kernel meet its input and output).
+        anchor: The fingerprint of w, "" if unknown.
+        biases: (path of a kernel, path of its bias), if both are trained.
+        sums: For these kernels the last row of A', {path: "h i+1"}.
 
     >>> a, g = demo.curvature.kernels["head/kernel"]
     >>> a.shape, g.shape, float((demo.curvature + demo.curvature).count)
@@ -173,8 +175,10 @@ def fault_of(a: Float64[np.ndarray, "h p p"]) -> str:
 def batch_curvature(probed: Probed, cotangents: Array, example_weights: Array, most: int) -> Curvature:
     """The factors of one batch.
 
-    Args: cotangents: "k b c", with sum_k u_k u_k^T the Hessian of each example's loss; example weights "b", 0 where
-          padded; most: the bytes of signals that exist at once, or those of one cotangent if they are more.
+    Args:
+        cotangents: "k b c", with sum_k u_k u_k^T the Hessian of each example's loss; example weights "b", 0 where
+            padded.
+        most: The bytes of signals that exist at once, or those of one cotangent if they are more.
     """
     root = jnp.sqrt(example_weights)[:, None]
     blocks = signal_sums(probed, cotangents * root, most)

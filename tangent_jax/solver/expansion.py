@@ -29,8 +29,14 @@ CHUNK = 1 << 24  # numbers of a temporary array
 class Expansion(NamedTuple):
     """The expansion on the training examples, f64.
 
-    `rows`: J; `outputs`: f, `gradients`: r, "n c" each; `roots`: R, "n c k"; `bent`: K R, "nc nk"; `factor`: the lower
-    Cholesky factor of M, "nk nk"; `own`: J_i H^-1 J_i^T, "n c c".
+    Attributes:
+        rows: J.
+        outputs: f.
+        gradients: r, "n c" each.
+        roots: R, "n c k".
+        bent: K R, "nc nk".
+        factor: The lower Cholesky factor of M, "nk nk".
+        own: J_i H^-1 J_i^T, "n c c".
 
     >>> expansion = tj.solver.expand(*demo.solved_rows, demo.objective)
     >>> expansion.reach(demo.solved_rows[0]).shape, expansion.left_out().shape
@@ -92,8 +98,14 @@ class Expansion(NamedTuple):
 def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, objective: Objective) -> Expansion:
     """The expansion of a convex objective at its optimum.
 
-    Args:   rows: J of the training examples; k: `gram` of them; outputs: of the optimum, "n c"; targets: "n ...".
-    Raises: InputError for a penalty that is not above 0, or so small that rounding hides it.
+    Args:
+        rows: J of the training examples.
+        k: `gram` of them.
+        outputs: The outputs of the optimum, "n c".
+        targets: "n ...".
+
+    Raises:
+        InputError: A penalty that is not above 0, or so small that rounding hides it.
 
     >>> expansion = tj.solver.expand(*demo.solved_rows, demo.objective)
     >>> float(tj.metrics.accuracy(expansion.left_out(), demo.train.targets).mean())  # leave-one-out accuracy

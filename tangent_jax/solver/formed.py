@@ -46,7 +46,8 @@ def add_products(
 ) -> Summed:
     """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i); the last term only at a point; "k" in each leaf.
 
-    parts: what `form_all` gives, of n batches; outputs "n b c", v "n k b": as solver/many.py has them.
+    Args:
+        parts: What `form_all` gives, of n batches; outputs "n b c", v "n k b": as solver/many.py has them.
     """
 
     def add(sums: tuple[Steps, Array], batch: tuple[Part, Array, Array]) -> tuple[tuple[Steps, Array], None]:

@@ -41,8 +41,13 @@ LARGEST = 20_000  # examples x outputs
 class Kernel:
     """The tangent kernel on the training examples, with the loss's targets and weights.
 
-    `rows`: J; `k`: K, "nc nc"; `targets`: the data's, "n ..."; `centers`: t, "n c"; `precision`: the diagonal of W, "n
-    c"; `penalty`: the objective's.
+    Attributes:
+        rows: J.
+        k: K, "nc nc".
+        targets: The data's, "n ...".
+        centers: t, "n c".
+        precision: The diagonal of W, "n c".
+        penalty: The objective's.
 
     >>> demo.kernel.k.shape
     (72, 72)
@@ -62,7 +67,8 @@ class Kernel:
     def solve(self, penalty: float | None = None) -> "KernelSolution":
         """The optimum for a penalty (None: the objective's), Lambda = n penalty.
 
-        Raises: InputError for a penalty that is not above 0, or so small that rounding hides it.
+        Raises:
+            InputError: A penalty that is not above 0, or so small that rounding hides it.
         """
         penalty = self.penalty if penalty is None else penalty
         if not 0 < penalty < np.inf:
@@ -83,7 +89,8 @@ class Kernel:
     ) -> tuple["KernelSolution", list[dict[str, float]]]:
         """The penalty with the best leave-one-out score, the larger on ties; and {"penalty", "score"} of each one.
 
-        Args:   metric: as for `KernelSolution.score`; larger is better.
+        Args:
+            metric: As for `KernelSolution.score`; larger is better.
         """
         if not len(penalties):
             raise InputError("penalties must be at least one; got none")
@@ -138,7 +145,8 @@ class KernelSolution:
 
             -B_i ([M^-1]_ii)^-1 a_i        B = k(x, X) M^-1
 
-        Args:   cross: the kernel of the others with the training examples, "mc nc".
+        Args:
+            cross: The kernel of the others with the training examples, "mc nc".
         """
         n, c = self.a.shape
         b = (cross @ self.inverse).reshape(-1, c, n, c)
@@ -153,8 +161,9 @@ class KernelSolution:
     def score(self, metric: Metric | None = None) -> float:
         """The mean of a metric over the leave-one-out outputs.
 
-        Args:   metric: (outputs "n c", targets "n ...") -> "n"; None: accuracy for class indices, else minus the
-                squared error |f - t|^2.
+        Args:
+            metric: (outputs "n c", targets "n ...") -> "n"; None: accuracy for class indices, else minus the squared
+                error |f - t|^2.
         """
         kernel, outputs = self.kernel, self.left_out()
         is_class = kernel.targets.ndim == 1 and kernel.targets.dtype.kind in "iu" and outputs.shape[1] > 1
@@ -195,9 +204,13 @@ def make_kernel(
 ) -> Kernel:
     """The tangent kernel on all training examples.
 
-    Args:       as `solve`; example_weights: above 0.
-    Raises:     InputError if examples x outputs exceed `LARGEST`, for losses other than square ones, for outputs or
-                targets that are not finite, and as `solve`.
+    Args:
+        predict, data, objective, progress: As `solve`.
+        example_weights: Above 0.
+
+    Raises:
+        InputError: If examples x outputs exceed `LARGEST`, for losses other than square ones, for outputs or targets
+            that are not finite, and as `solve`.
 
     >>> solution = tj.solver.make_kernel(demo.predict, demo.train, demo.objective).solve()
     >>> bool(np.allclose(solution.outputs(), tj.outputs(demo.predict, demo.dw, demo.train), atol=0.01))

@@ -64,7 +64,8 @@ class Asked(NamedTuple):
 class Place:
     """A slot for one of the concurrent problems: its problem, None if empty, and that problem's passes.
 
-    `at_point`: True if the next pass is a gradient at its delta, False if it is a step of conjugate gradients.
+    Attributes:
+        at_point: True if the next pass is a gradient at its delta, False if it is a step of conjugate gradients.
     """
 
     asked: Asked | None = None
@@ -88,16 +89,25 @@ def solve_many(
 ) -> Iterator[Fitted[Solved]]:
     """Yields the optimum of a square loss for each row of example weights, in their order.
 
-    Args:       predict, data, objective: as `solve`; example_weights: "k n", an array or rows that are read one by one,
-                each >= 0 with one above; start: the result of `solve`, from which all start, or a list of such results
-                or of steps, one for each row, whose first one has the factors; certificate: the largest L2 distance of
-                each result from its optimum, None: use all `passes`, the most for each problem; at_once: concurrent
-                problems, whose state takes about eight dw each.
-    Returns:    an iterator of Fitted, as of `solve`; `seconds`: while other problems were solved beside it.
-    Guarantees: |dw_k - dw_k*| <= its certificate, from an exact gradient at the end, including the rounding of the
-                base's gradient and of the change's. Lambda = n penalty in all.
-    Raises:     InputError as `solve`, for a loss that is not square, or a penalty of 0; while reading rows, for invalid
-                weights and for fewer starts than rows.
+    Args:
+        predict, data, objective: As `solve`.
+        example_weights: "k n", an array or rows that are read one by one, each >= 0 with one above.
+        start: The result of `solve`, from which all start, or a list of such results or of steps, one for each row,
+            whose first one has the factors.
+        certificate: The largest L2 distance of each result from its optimum, None: use all `passes`, the most for each
+            problem.
+        at_once: Concurrent problems, whose state takes about eight dw each.
+
+    Returns:
+        An iterator of Fitted, as of `solve`; `seconds`: while other problems were solved beside it.
+
+    Guarantees:
+        |dw_k - dw_k*| <= its certificate, from an exact gradient at the end, including the rounding of the base's
+        gradient and of the change's. Lambda = n penalty in all.
+
+    Raises:
+        InputError: As `solve`, for a loss that is not square, or a penalty of 0; while reading rows, for invalid
+            weights and for fewer starts than rows.
 
     >>> without = np.ones((2, 24)) - np.eye(24)[:2]  # leaves out the first example, then the second
     >>> options = {"example_weights": without, "start": demo.fitted, "at_once": 2}

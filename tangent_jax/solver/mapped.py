@@ -33,8 +33,12 @@ ComputeRows = Callable[[FeatureMap, Features, int, Progress], Float[np.ndarray, 
 class MappedOnce(Features):
     """Features whose rows by a feature map are computed once, for all parts of them; made by `map_once`.
 
-    `rows`: of all examples, shared by the results of `take`; `at`: the places of these examples among them; `mapped`:
-    the inputs that these rows are of. Other inputs (`dataclasses.replace(once, inputs=x)`) get rows of their own.
+    Other inputs (`dataclasses.replace(once, inputs=x)`) get rows of their own.
+
+    Attributes:
+        rows: The rows of all examples, shared by the results of `take`.
+        at: The places of these examples among them.
+        mapped: The inputs that these rows are of.
 
     >>> once = tj.solver.map_once(demo.map, demo.train)
     >>> len(once.take(np.arange(5)))
@@ -79,8 +83,11 @@ class SharedRows:
 def map_once(map_: FeatureMap, data: Features, compute: ComputeRows | None = None) -> MappedOnce:
     """The same features, with rows by this map that stay in memory once computed.
 
-    Args:       compute: gives rows that are not in memory yet (`features.keep_rows`: from disk); None computes them.
-    Guarantees: shards, all examples and held-out parts (`take`, `hold_out`) share one pass.
+    Args:
+        compute: Gives rows that are not in memory yet (`features.keep_rows`: from disk); None computes them.
+
+    Guarantees:
+        Shards, all examples and held-out parts (`take`, `hold_out`) share one pass.
 
     >>> once = tj.solver.map_once(demo.map, demo.train)
     >>> tj.solver.rows_of(demo.map, once.take(np.arange(5))).shape
@@ -94,7 +101,8 @@ def map_once(map_: FeatureMap, data: Features, compute: ComputeRows | None = Non
 def rows_of(map_: FeatureMap, data: Features, batch: int = 32, progress: Progress = silent) -> Float[np.ndarray, "n k"]:
     """The features of all examples, "n k", f32; features of `map_once` are computed once.
 
-    Raises: InputError for features of another model, and a batch that is no whole number above 0.
+    Raises:
+        InputError: Features of another model, and a batch that is no whole number above 0.
 
     >>> tj.solver.rows_of(demo.map, demo.test).shape
     (12, 6)
@@ -148,10 +156,15 @@ def make_statistics(
 ) -> Statistics:
     """The statistics of examples: one pass, or none if their rows are known.
 
-    Args:       map_: by `feature_map`; data: its features; classes: the names that targets index; rows: the rows of
-                data, "n k", such as those of one depth by `rows_by_depth`; None: they are computed.
-    Raises:     InputError for targets that do not index the classes, features of another model, rows of another shape,
-                and, naming it, the first image with features that are not finite, or all 0 in a part.
+    Args:
+        map_: By `feature_map`.
+        data: Its features.
+        classes: The names that targets index.
+        rows: The rows of data, "n k", such as those of one depth by `rows_by_depth`; None: they are computed.
+
+    Raises:
+        InputError: Targets that do not index the classes, features of another model, rows of another shape, and, naming
+            it, the first image with features that are not finite, or all 0 in a part.
 
     >>> tj.solver.make_statistics(demo.map, demo.train, ["a", "b", "c"]).sums.shape
     (3, 6)

@@ -55,7 +55,9 @@ SMALLEST = 1e-6  # damping of the preconditioner where the penalty is 0
 class State(NamedTuple):
     """A point `base`, and conjugate gradients `inner` from there: dw = base + inner.x.
 
-    `at_point`: 1 if base is new and its gradient unknown; `tolerance`: of |r|, at which the inner solver ends.
+    Attributes:
+        at_point: 1 if base is new and its gradient unknown.
+        tolerance: The tolerance of |r|, at which the inner solver ends.
     """
 
     base: Tree
@@ -67,9 +69,12 @@ class State(NamedTuple):
 class Solved(NamedTuple):
     """The end of a solver.
 
-    `certificate`: an upper bound of |dw - dw*|, L2 over the tree, None if Lambda is 0; `gradient_norm`: the exact
-    |grad F(dw)|; `total_penalty`: Lambda; `converged`: True if the requested certificate was reached; `curvature`: the
-    factors that preconditioned it, or None.
+    Attributes:
+        certificate: An upper bound of |dw - dw*|, L2 over the tree, None if Lambda is 0.
+        gradient_norm: The exact |grad F(dw)|.
+        total_penalty: Lambda.
+        converged: True if the requested certificate was reached.
+        curvature: The factors that preconditioned it, or None.
     """
 
     certificate: float | None
@@ -106,26 +111,35 @@ def solve(
 ) -> Fitted[Solved]:
     """The optimum of a convex objective over all of `data`, to a requested certificate.
 
-    Args:       predict: a tangent model, preconditioned by its Kronecker factors if it has a closed form, or any
-                function (dw, x) -> outputs "b c" that is affine in dw; data: Features, or Batches, whose batch size a
-                pass uses; objective: None: the paper's; Lambda is its penalty times the number of examples; start: dw
-                to start from, None: a predictor's zero, or a result of `solve`, whose factors are reused;
-                example_weights: "n", >= 0, None for 1; Lambda does not change with them; certificate: the largest
-                allowed L2 distance from the optimum, None: use all `passes`; passes: the most passes over the data. The
-                first one is the gradient at the start, the last one checks the result and moves nothing, so the result
-                is the step after pass `passes` - 1; on_step: called after every pass with its row of the history and
-                dw; the values it returns are added to the row; checkpoints, log, progress: as for `fit`.
-    Returns:    Fitted, with `info.certificate` (from an exact gradient at the end; None if Lambda is 0), and
-                `info.converged`, which is False if the passes were used up, or rounding allows no more; if a
-                certificate was asked for, a warning says so. A row with an `exact` gradient has a certificate, any
-                other an `estimate`, which bounds nothing.
-    Guarantees: |dw - dw*| <= certificate, including the gradient's rounding, for a loss that is convex in the outputs;
-                dw* is the optimum in exact arithmetic, even if products with J are in half precision. The same bits,
-                resumed or not.
-    Edge cases: what products with J read is kept between passes if it takes at most a quarter of the devices' memory
-                (on a CPU, of the machine's); otherwise each pass computes it again.
-    Raises:     InputError for a model that is not affine in dw, a start of other leaves, a certificate with penalty 0,
-                invalid targets or weights, a gradient that is not finite.
+    Args:
+        predict: A tangent model, preconditioned by its Kronecker factors if it has a closed form, or any function (dw,
+            x) -> outputs "b c" that is affine in dw.
+        data: Features, or Batches, whose batch size a pass uses.
+        objective: None: the paper's; Lambda is its penalty times the number of examples.
+        start: dw to start from, None: a predictor's zero, or a result of `solve`, whose factors are reused.
+        example_weights: "n", >= 0, None for 1; Lambda does not change with them.
+        certificate: The largest allowed L2 distance from the optimum, None: use all `passes`.
+        passes: The most passes over the data. The first one is the gradient at the start, the last one checks the
+            result and moves nothing, so the result is the step after pass `passes` - 1.
+        on_step: Called after every pass with its row of the history and dw; the values it returns are added to the row.
+        checkpoints, log, progress: As for `fit`.
+
+    Returns:
+        Fitted, with `info.certificate` (from an exact gradient at the end; None if Lambda is 0), and `info.converged`,
+        which is False if the passes were used up, or rounding allows no more; if a certificate was asked for, a warning
+        says so. A row with an `exact` gradient has a certificate, any other an `estimate`, which bounds nothing.
+
+    Guarantees:
+        |dw - dw*| <= certificate, including the gradient's rounding, for a loss that is convex in the outputs; dw* is
+        the optimum in exact arithmetic, even if products with J are in half precision. The same bits, resumed or not.
+
+    Edge cases:
+        What products with J read is kept between passes if it takes at most a quarter of the devices' memory (on a CPU,
+        of the machine's); otherwise each pass computes it again.
+
+    Raises:
+        InputError: A model that is not affine in dw, a start of other leaves, a certificate with penalty 0, invalid
+            targets or weights, a gradient that is not finite.
 
     >>> fitted = tj.solve(demo.predict, demo.train, demo.objective, certificate=0.01)
     >>> fitted.info.certificate <= 0.01, tj.evaluate(demo.predict, fitted.dw, demo.test)

@@ -70,7 +70,7 @@ class KernelPosterior:
 def make_posterior(solution: KernelSolution, progress: Progress = silent) -> KernelPosterior:
     """The posterior of a fit by the kernel.
 
-    tau = Lambda / (n C) sum_i r_i^T [M^-1]_ii r_i,   r_i the leave-one-out residual
+        tau = Lambda / (n C) sum_i r_i^T [M^-1]_ii r_i,   r_i the leave-one-out residual
 
     >>> float(tj.solver.make_posterior(demo.solution).scale)
     15.7
@@ -84,8 +84,9 @@ def make_posterior(solution: KernelSolution, progress: Progress = silent) -> Ker
 class SolverPosterior:
     """The posterior at an optimum of any size: one linear solve for each input and output; J is not stored.
 
-    `data`, `objective`, `example_weights`: as they were solved; `scale`: tau; a linear solve ends at `tolerance` of its
-    right-hand side, or after `passes`.
+    Attributes:
+        data, objective, example_weights: As they were solved.
+        scale: tau; a linear solve ends at `tolerance` of its right-hand side, or after `passes`.
 
     >>> posterior = tj.solver.SolverPosterior(demo.predict, demo.train, demo.objective, demo.fitted)
     >>> outputs, covariance = posterior(demo.test.inputs[:2])
@@ -132,8 +133,10 @@ def probabilities(
 ) -> np.ndarray:
     """softmax(beta f) averaged over f ~ N(outputs, covariance), "m c".
 
-    Args:   covariance: None for none; samples: 0 for the probit approximation, which scales each logit by
-            1 / sqrt(1 + pi/8 beta^2 variance); else that many draws.
+    Args:
+        covariance: None for none.
+        samples: 0 for the probit approximation, which scales each logit by 1 / sqrt(1 + pi/8 beta^2 variance); else
+            that many draws.
 
     >>> outputs, covariance = np.array([[2.0, 0.0]]), np.array([[[4.0, 0.0], [0.0, 4.0]]])
     >>> sure = tj.solver.probabilities(outputs, None, beta=1.0)

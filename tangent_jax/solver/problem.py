@@ -42,10 +42,14 @@ SIGNALS = 1024  # least number of random cotangents, over all examples, of facto
 class Problem:
     """A convex objective on data.
 
-    `predict`: of products with J; gradients and certificates take `predict.exact`, in f32 even if it is in half
-    precision; `example_weights`: v, "n"; `zero`: dw = 0; `classes`, `dtype`: of the outputs; `is_quadratic`: True if
-    the loss's Hessian is constant; `keeps`: True if the inputs of products with J stay on the device between passes, in
-    `held`.
+    Attributes:
+        predict: The predictor of products with J; gradients and certificates take `predict.exact`, in f32 even if it is
+            in half precision.
+        example_weights: v, "n".
+        zero: dw = 0.
+        classes, dtype: Those of the outputs.
+        is_quadratic: True if the loss's Hessian is constant.
+        keeps: True if the inputs of products with J stay on the device between passes, in `held`.
     """
 
     predict: Tangent
@@ -134,7 +138,8 @@ class Problem:
     def curvature(self, outputs: Sequence[Array | np.ndarray], key: Array | None = None) -> Curvature:
         """The Kronecker factors at a step of these outputs; those of a square loss do not depend on the step.
 
-        key: None for the signals of all outputs; else random ones, equally many for each example, if fewer suffice.
+        Args:
+            key: None for the signals of all outputs; else random ones, equally many for each example, if fewer suffice.
         """
         key = key if self.signals < self.classes else None
         total, keeping = None, self.keeps and not self.held and self.is_quadratic
@@ -188,8 +193,9 @@ def make_problem(
 ) -> Problem:  # fmt: skip
     """The problem, after checks of its inputs; keep: True if there will be many passes.
 
-    Raises: InputError for a predictor that is not affine in dw, a step of other leaves than it trains, targets that do
-            not fit the loss, invalid example weights.
+    Raises:
+        InputError: A predictor that is not affine in dw, a step of other leaves than it trains, targets that do not fit
+            the loss, invalid example weights.
     """
     tangent, like = jax.tree.map(placement.automatic, (as_tangent(predict), like))
     check_leaves(tangent, like)
@@ -260,10 +266,17 @@ def make_curvature(
 ) -> Curvature:
     """The Kronecker factors of the objective on all of `data`, at a step dw (None: zero): one pass.
 
-    Args:       data: Features or Batches; example_weights: "n", None for 1; key: None for the signals of all outputs;
-                else random ones with the same mean, at a fraction of the cost, if fewer suffice.
-    Returns:    Curvature, which adds over data sets and names its anchor.
-    Raises:     InputError as `solve`, and for a model without a closed form.
+    Args:
+        data: Features or Batches.
+        example_weights: "n", None for 1.
+        key: None for the signals of all outputs; else random ones with the same mean, at a fraction of the cost, if
+            fewer suffice.
+
+    Returns:
+        Curvature, which adds over data sets and names its anchor.
+
+    Raises:
+        InputError: As `solve`, and for a model without a closed form.
 
     >>> factors = tj.solver.make_curvature(demo.predict, demo.train, demo.objective)
     >>> {path: a.shape for path, (a, _) in factors.kernels.items()}

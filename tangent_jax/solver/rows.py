@@ -28,7 +28,8 @@ BATCH = 32  # examples whose signals are computed at once
 def jacobian_rows(predict: Predictor, inputs: Any, progress: Progress = silent) -> Rows:
     """The rows of J for every input and output, by one backward pass per output, in f64.
 
-    Raises: InputError for no inputs, rows that take too much memory, and outputs that are not finite.
+    Raises:
+        InputError: No inputs, rows that take too much memory, and outputs that are not finite.
 
     >>> rows = tj.solver.jacobian_rows(demo.predict, demo.test.inputs)
     >>> rows.gram().shape  # J J^T, for 12 examples and 3 outputs

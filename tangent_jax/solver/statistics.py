@@ -62,8 +62,10 @@ MOST = float(1 << 53)  # above it, f64 skips whole numbers
 class System(NamedTuple):
     """The linear system of a head: (scaled spread + ridge I) kernel = right; spread within classes, or around the mean.
 
-    `factor`: of its matrix over the features of weight above 0, by Cholesky, lower; `scale`: of each feature, "k";
-    `sums`: what is solved for.
+    Attributes:
+        factor: The factor of its matrix over the features of weight above 0, by Cholesky, lower.
+        scale: The scale of each feature, "k".
+        sums: What is solved for.
     """
 
     factor: Float64[np.ndarray, "j j"]
@@ -74,7 +76,9 @@ class System(NamedTuple):
 class Sums(NamedTuple):
     """The classes with examples: their places, the mean "k" of all examples, their counts "c", and their means less it.
 
-    `present`: the places "c"; `apart`: "c k".
+    Attributes:
+        present: The places "c".
+        apart: "c k".
     """
 
     present: Integer[np.ndarray, "c"]
@@ -86,8 +90,9 @@ class Sums(NamedTuple):
 class Settings(NamedTuple):
     """The way to solve for a head: one of WAYS, the shrinkage in mean diagonals of the covariance, the parts' weights.
 
-    `weights`: the variance of each part of the features, relative to the others, 0 for a part that is left out; none
-    for equal ones.
+    Attributes:
+        weights: The variance of each part of the features, relative to the others, 0 for a part that is left out; none
+            for equal ones.
 
     >>> tj.solver.Settings("ridge", shrinkage=0.1)
     Settings(how='ridge', shrinkage=0.1, weights=())
@@ -118,12 +123,15 @@ class Settings(NamedTuple):
 class Statistics:
     """G "k k", B "c k" and counts "c" of examples' features, f64; they add, over classes of any names.
 
-    `factor`: G, or R "n k" of few examples, which `tree` then has in place of G; sums have G; `classes`: their names,
-    sorted; `sizes`: the size of each part of the features; `source`: the identity of the feature map; statistics of
-    different maps do not add.
+    Attributes:
+        factor: G, or R "n k" of few examples, which `tree` then has in place of G; sums have G.
+        classes: Their names, sorted.
+        sizes: The size of each part of the features.
+        source: The identity of the feature map; statistics of different maps do not add.
 
-    Guarantees: a + b == b + a; the sum over shards is that of all examples, up to the order of f64 sums; a class that
-                only some have seen gets the same numbers in any order.
+    Guarantees:
+        a + b == b + a; the sum over shards is that of all examples, up to the order of f64 sums; a class that only some
+        have seen gets the same numbers in any order.
 
     >>> halves = [demo.train.take(rows) for rows in demo.halves.values()]
     >>> a, b = [tj.solver.make_statistics(demo.map, half, ["a", "b", "c"]) for half in halves]
@@ -182,10 +190,17 @@ class Statistics:
         `map(head, x)` gives its scores, (z - center) kernel + bias: around the mean of all examples, so that f32 holds
         them also where this mean is thousands of spreads long.
 
-        Args:       settings: None for the default.
-        Guarantees: classes without examples change no bit of the other classes' kernel and bias.
-        Edge cases: where classes do not spread, as with one distinct image each, a class is that of the nearest mean.
-        Raises:     InputError for invalid settings, if no class has an example, and for what no examples sum to.
+        Args:
+            settings: None for the default.
+
+        Guarantees:
+            Classes without examples change no bit of the other classes' kernel and bias.
+
+        Edge cases:
+            Where classes do not spread, as with one distinct image each, a class is that of the nearest mean.
+
+        Raises:
+            InputError: Invalid settings, if no class has an example, and what no examples sum to.
         """
         settings = settings or Settings()
         factor, scale, (present, mean, counts, apart) = self.system(settings)
@@ -253,7 +268,8 @@ class Statistics:
     def tree(self) -> Tree:
         """The leaves that a store keeps and adds (`as_tree`).
 
-        Raises: InputError if G is not symmetric.
+        Raises:
+            InputError: If G is not symmetric.
         """
         n, k = self.factor.shape
         if n == k and not np.array_equal(self.factor, self.factor.T):
@@ -300,8 +316,9 @@ def root_of(z: Float64[np.ndarray, "n k"]) -> Float64[np.ndarray, "n k"]:
 
         Z M = Q T,   Y = Q^T Z = T^-T M^T G,   R = that of Y        M "k n": random, the same for all Z
 
-    Guarantees: a function of G up to rounding, by Y. The R of Z itself is none where features are 0 in all images, and
-                may hold the row of an image: Householder's reflections leave a column of zeros alone.
+    Guarantees:
+        A function of G up to rounding, by Y. The R of Z itself is none where features are 0 in all images, and may hold
+        the row of an image: Householder's reflections leave a column of zeros alone.
     """
     n, k = z.shape
     q, t = np.linalg.qr(z @ np.random.default_rng(0).standard_normal((k, n)))
@@ -363,8 +380,9 @@ def height(root: np.ndarray, k: int) -> int:
 def check_leaves(tree: Tree, count: int) -> int:
     """The number of features k of the leaves of statistics of `count` classes.
 
-    Raises: InputError for other leaves, dtypes or shapes, for a number that is not finite, and a count that is no whole
-            number >= 0.
+    Raises:
+        InputError: Other leaves, dtypes or shapes, a number that is not finite, and a count that is no whole number >=
+            0.
     """
     leaves = trees.leaves(tree)
     is_root = "root" in leaves
@@ -392,7 +410,8 @@ def check_lengths(tree: Tree, sizes: tuple[int, ...]) -> None:
 
         trace(G) = n in each part,   B_c = 0 where n_c = 0,   |B_c| <= n_c in each part,   R has n rows at most
 
-    Args: tree: that `check_leaves` let pass.
+    Args:
+        tree: That `check_leaves` let pass.
     """
     counts, sums, n, k = tree["counts"], tree["sums"], tree["counts"].sum(), sum(sizes)
     if n <= 0:
@@ -428,8 +447,11 @@ def check_spread(tree: Tree, sizes: tuple[int, ...]) -> None:
     of p parts: the trace of B^T N^-1 B is p n at most. The left side is largest at U = (R R^T + d)^-1 R B^T, refined
     once because R R^T keeps half of the digits of what is small in R. 2 d is what is allowed of G, ROUNDING n.
 
-    Args:       tree: that `check_lengths` let pass.
-    Edge cases: one Cholesky factorisation, about a second for 4,288 features; of R, of "n n".
+    Args:
+        tree: That `check_lengths` let pass.
+
+    Edge cases:
+        One Cholesky factorisation, about a second for 4,288 features; of R, of "n n".
     """
     if "gram" in tree:
         cholesky(from_tree(tree, (), sizes, "").within())
@@ -448,7 +470,8 @@ def check_spread(tree: Tree, sizes: tuple[int, ...]) -> None:
 def cholesky(matrix: Float64[np.ndarray, "k k"]) -> Float64[np.ndarray, "k k"]:
     """The lower Cholesky factor of a symmetric matrix, which is overwritten.
 
-    Raises: InputError for a matrix that is not positive definite, or not finite.
+    Raises:
+        InputError: A matrix that is not positive definite, or not finite.
     """
     try:
         factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)

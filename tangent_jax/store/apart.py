@@ -41,9 +41,11 @@ Rows = Mapping[str, np.ndarray]
 class Shards:
     """Components to train apart: one for each shard, all of one predictor and one recipe.
 
-    `rows`: the rows of the features in each shard, by the shard's name. `classes`: the names of the predictor's
-    outputs; with a named head, a component has only the classes of its own images. `at_once`: the most models that
-    train as one program.
+    Attributes:
+        rows: The rows of the features in each shard, by the shard's name.
+        classes: The names of the predictor's outputs; with a named head, a component has only the classes of its own
+            images.
+        at_once: The most models that train as one program.
 
     >>> recipe = tj.Recipe(trainer=tj.store.Adam(0.3, epochs=5))
     >>> shards = tj.store.Shards(demo.predict, demo.train, recipe, demo.halves)
@@ -81,9 +83,9 @@ class Shards:
     def groups(self) -> list[list[str]]:
         """The shards of each group that trains as one program, by name.
 
-        Guarantees: all shards and `at_once` decide the groups; it does not matter which shards are trained already, or
-                    by which process. So a component has the same bits whichever process trains it, on one kind of
-                    device.
+        Guarantees:
+            All shards and `at_once` decide the groups; it does not matter which shards are trained already, or by which
+            process. So a component has the same bits whichever process trains it, on one kind of device.
         """
         names = [*self.rows]
         if self.together is None:
@@ -142,11 +144,16 @@ def fill(
     A component that `fill` made with other settings, data or weights is discarded and trained again. Examples that were
     removed from the store are left out of their shards, with a message.
 
-    Args:   factors: keep the Kronecker factors of each component too, which merges by curvature need; owners: image
-            name -> owner (`shards.read_owners`), kept with each component, so that a removal finds all images of an
-            owner; only: the numbers of the groups (`Shards.groups`) to train, None for all; parts: the folders of
-            stores that `fill` filled with groups of the same shards (`only`), whose components are taken over.
-    Raises: InputError if the store holds a component that `fill` did not make; if a part holds one of other settings or
+    Args:
+        factors: Keep the Kronecker factors of each component too, which merges by curvature need.
+        owners: Image name -> owner (`shards.read_owners`), kept with each component, so that a removal finds all images
+            of an owner.
+        only: The numbers of the groups (`Shards.groups`) to train, None for all.
+        parts: The folders of stores that `fill` filled with groups of the same shards (`only`), whose components are
+            taken over.
+
+    Raises:
+        InputError: If the store holds a component that `fill` did not make; if a part holds one of other settings or
             data.
 
     >>> store, recipe = tj.Store(demo.folder() / "store"), tj.Recipe(trainer=tj.store.Adam(epochs=5))
@@ -165,8 +172,10 @@ def fill(
 class Filling:
     """The steps that fill a store.
 
-    `shared`: the provenance of all its components; `folders`: of components that were discarded, which may hold rows of
-    the same images, so that the new ones name them too.
+    Attributes:
+        shared: The provenance of all its components.
+        folders: The folders of components that were discarded, which may hold rows of the same images, so that the new
+            ones name them too.
     """
 
     store: Store

@@ -152,7 +152,8 @@ class Disk:
     def factors(self, name: str) -> Curvature:
         """The Kronecker factors of a component.
 
-        Raises: InputError if it has none.
+        Raises:
+            InputError: If it has none.
         """
         entry = self.factors_entry(name)
         if entry is None:

@@ -23,8 +23,10 @@ from tangent_jax.store.store import Store
 def erase_cached(folder: Path, is_removed: Callable[[str], bool], names: Set[str], only_look: bool = False) -> Traces:
     """Erases what a cache and the index keep of removed images, in whatever run they were cached.
 
-    Args: is_removed: of an identifier; names: of the images, by which an index knows members of tars; only_look: erase
-          nothing; the traces are those that a call without it would give.
+    Args:
+        is_removed: True for the identifier of a removed image.
+        names: The names of the images, by which an index knows members of tars.
+        only_look: Erase nothing; the traces are those that a call without it would give.
     """
     deleted: list[Trace] = []
     not_reached: list[Trace] = []
@@ -75,8 +77,10 @@ def files_of(store: Store, names: Sequence[str]) -> tuple[Trace, ...]:
 def others(store: Store, names: Sequence[str], unseen: Sequence[str], cache: Path) -> tuple[Trace, ...]:
     """Each known place that a removal does not reach, from what the store says alone: none is opened.
 
-    Args: names: the removed components; unseen: identifiers of removed images that no component saw: then the places
-          of all components count; cache: the folder that is reached.
+    Args:
+        names: The removed components.
+        unseen: Identifiers of removed images that no component saw: then the places of all components count.
+        cache: The folder that is reached.
     """
     exports = store.state.exports_of(names)
     traces = [Trace("export", export.path) for export in exports]

@@ -57,7 +57,8 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
 def check_factors(dw: Tree, factors: Curvature | None, provenance: Provenance | None) -> None:
     """Raises InputError for factors of another anchor or component, or a private one, or that no examples sum to.
 
-    Edge cases: None passes; without a provenance, anchor and privacy are unknown and not checked.
+    Edge cases:
+        None passes; without a provenance, anchor and privacy are unknown and not checked.
     """
     if factors is None:
         return

@@ -50,8 +50,11 @@ def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, st
 def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
     """(dw, metadata) of a file of tangent weights, or of a URL; the leaves are read-only memory maps.
 
-    Args:   check: verify the binding; False if the hash of the whole file is verified elsewhere.
-    Raises: InputError for a file that is missing, cut short, no component, or altered in numbers or metadata.
+    Args:
+        check: Verify the binding; False if the hash of the whole file is verified elsewhere.
+
+    Raises:
+        InputError: A file that is missing, cut short, no component, or altered in numbers or metadata.
 
     >>> path = demo.folder() / "dw.safetensors"
     >>> tj.store.write_component(path, demo.fitted.dw, {})

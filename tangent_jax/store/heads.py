@@ -30,7 +30,9 @@ from tangent_jax.train.losses import LOSSES, SquareLoss, spell_loss
 class Joined:
     """Components of several class sets, as components of one model with the outputs `classes`.
 
-    `predict`: that model at its anchor; `components`: by name, read and widened on access.
+    Attributes:
+        predict: That model at its anchor.
+        components: By name, read and widened on access.
 
     >>> joined = tj.join(demo.bird_store())
     >>> [*joined.components], joined.components["ann"].dw["head"]["kernel"].shape
@@ -51,14 +53,20 @@ def join(
 ) -> Joined:
     """The components of a store as components of one classifier over the union of their classes.
 
-    Args:       predict, classes: a predictor and the names of its outputs, which include those of the components; None:
-                the recipe's predictor over the sorted union. same_classes: names that mean the same class in all data
-                sets; any other name that two data sets share is refused. weights: the present path of the weights'
-                file.
-    Guarantees: the same bits in any order of insertion, and, after a removal, as if the store had never held the
-                removed component; a single component gives the outputs of its own classes.
-    Raises:     InputError for components without class names, of several bodies or losses, or with heads that were not
-                drawn by name; for a loss that is not square, which says nothing of unseen classes.
+    Args:
+        predict, classes: A predictor and the names of its outputs, which include those of the components; None: the
+            recipe's predictor over the sorted union.
+        same_classes: Names that mean the same class in all data sets; any other name that two data sets share is
+            refused.
+        weights: The present path of the weights' file.
+
+    Guarantees:
+        The same bits in any order of insertion, and, after a removal, as if the store had never held the removed
+        component; a single component gives the outputs of its own classes.
+
+    Raises:
+        InputError: Components without class names, of several bodies or losses, or with heads that were not drawn by
+            name; a loss that is not square, which says nothing of unseen classes.
 
     >>> joined = tj.join(demo.bird_store())
     >>> joined.classes
@@ -128,7 +136,8 @@ class Widened(Components):
 def joinable_recipe(name: str, origin: Provenance) -> Recipe:
     """The recipe of a component that can be joined.
 
-    Raises: InputError for a component without class names, or whose loss says nothing of unseen classes.
+    Raises:
+        InputError: A component without class names, or whose loss says nothing of unseen classes.
     """
     if origin.features is not None:
         raise InputError(f"components must be tangent weights; got statistics in {name}. Sum them: store.statistics()")

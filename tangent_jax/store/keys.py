@@ -66,7 +66,8 @@ def write_key(path: Path, key: Key) -> None:
 def read_key(path: Path, identity: str = "") -> Key:
     """Reads keys.json; `identity`: the id of the store's key, as store.json names it, "" before it does.
 
-    Raises: InputError if the file is missing or altered, or does not hold that key.
+    Raises:
+        InputError: If the file is missing or altered, or does not hold that key.
     """
     advice = "Restore it from a backup of the store: without it no list of removed images can be read"
     if not path.is_file():

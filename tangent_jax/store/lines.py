@@ -67,8 +67,12 @@ class Line(Checked):
 class Entry(Checked):
     """A file of the store.
 
-    id: the file's name in the folder of its kind; weights: the fingerprint of its numbers; file, crc: the SHA-256 and
-    the CRC-32 of its bytes; origin: the SHA-256 of its provenance; factors: the file of its Kronecker factors.
+    Attributes:
+        id: The file's name in the folder of its kind.
+        weights: The fingerprint of its numbers.
+        file, crc: The SHA-256 and the CRC-32 of its bytes.
+        origin: The SHA-256 of its provenance.
+        factors: The file of its Kronecker factors.
     """
 
     id: str
@@ -92,7 +96,9 @@ class Exported(Checked):
 class Released(Checked):
     """The account of a component that was composed or exported and then removed: its cost still counts.
 
-    privacy: None without an account; examples, public: hidden units and public images (keys.py).
+    Attributes:
+        privacy: None without an account.
+        examples, public: Hidden units and public images (keys.py).
     """
 
     privacy: Spent | None = None
@@ -145,7 +151,8 @@ class Discard(Line):
 class Remove(Discard):
     """Components were removed, and others trained again; names: the survivors, which `composed` is the sum of.
 
-    forgotten: the hidden identifiers (keys.py) of images that must not return.
+    Attributes:
+        forgotten: The hidden identifiers (keys.py) of images that must not return.
     """
 
     added: dict[str, Entry] = dataclasses.field(default_factory=dict)

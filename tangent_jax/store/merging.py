@@ -11,12 +11,15 @@ from tangent_jax.store.store import Store, warn_lists
 def add_all(store: Store, other: Store) -> list[str]:
     """Adds the components of another store that a store lacks, one at a time; returns their names.
 
-    Guarantees: numbers, provenance and factors keep their bits; a killed call resumes. The other store's privacy
-                cost counts here too: its released components count as released, and so do its exports.
-    Raises:     InputError, before any is added, if a name has other numbers here, or equal numbers with another
-                account or other examples; if the other store has removed something, which this store would not
-                know, or replaced a private component that was composed or exported, whose images this store could
-                not compare with its own; and as `add`.
+    Guarantees:
+        Numbers, provenance and factors keep their bits; a killed call resumes. The other store's privacy cost counts
+        here too: its released components count as released, and so do its exports.
+
+    Raises:
+        InputError: Before any is added, if a name has other numbers here, or equal numbers with another account or
+            other examples; if the other store has removed something, which this store would not know, or replaced a
+            private component that was composed or exported, whose images this store could not compare with its own; and
+            as `add`.
 
     >>> store = tj.Store(demo.folder() / "store")
     >>> tj.store.add_all(store, demo.store())

@@ -23,7 +23,8 @@ from tangent_jax.store.provenance import Provenance
 def pack(component: Component) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """(arrays by name, texts by name) of a component, for files of your own format.
 
-    Guarantees: `unpack` of equal arrays and texts gives the same bits.
+    Guarantees:
+        `unpack` of equal arrays and texts gives the same bits.
 
     >>> arrays, texts = tj.store.pack(tj.Component(demo.fitted.dw, demo.origin))
     >>> sorted(arrays), sorted(texts)
@@ -42,9 +43,10 @@ def pack(component: Component) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 def unpack(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str], where: str = "a component") -> Component:
     """The component of `pack`; `where`: the file that messages name.
 
-    Raises: InputError for what `Store.add` refuses by itself: a leaf that the provenance names and that is missing,
-            numbers that are not finite, statistics or factors that no images give, factors of another anchor; and for
-            arrays that are no component's or no floats, and invalid provenance.
+    Raises:
+        InputError: What `Store.add` refuses by itself: a leaf that the provenance names and that is missing, numbers
+            that are not finite, statistics or factors that no images give, factors of another anchor; and arrays that
+            are no component's or no floats, and invalid provenance.
 
     >>> component = tj.store.unpack(*tj.store.pack(tj.Component(demo.fitted.dw, demo.origin, demo.curvature)))
     >>> component.provenance == demo.origin, float(component.factors.count)

@@ -32,9 +32,11 @@ IDENTIFIER = re.compile("[0-9a-f]{64}")
 class Holding:
     """The effect of a removal on one component.
 
-    `rows`: (content identifier, name) of each lost row, and of removed public images that whitened its training;
-    `left`: the number of remaining rows; `seconds`: for each possible way, roughly the training time; `impossible`: for
-    each other way, the reason.
+    Attributes:
+        rows: (content identifier, name) of each lost row, and of removed public images that whitened its training.
+        left: The number of remaining rows.
+        seconds: For each possible way, roughly the training time.
+        impossible: For each other way, the reason.
     """
 
     rows: tuple[tuple[str, str], ...]
@@ -47,12 +49,16 @@ class Holding:
 class RemovalPlan:
     """The effect that a removal would have on a store in its present state.
 
-    `components`: the affected ones, by name; `identifiers`: of the content that may not return; `copies`: the places of
-    content that lies in several rows; `asked`, `owner`: the request; `store`, `contents`: the store's identity, and the
-    fingerprint of its components; `unseen`: identifiers of requested images that no component saw, such as test images:
-    only their cached rows go; `removed`: the day of the removal of each word of the request that was asked for before,
-    or whose image was removed before; `anchors`: a line for each anchor that was fine-tuned on images of the request,
-    which no removal changes.
+    Attributes:
+        components: The affected ones, by name.
+        identifiers: The identifiers of the content that may not return.
+        copies: The places of content that lies in several rows.
+        asked, owner: The request.
+        store, contents: The store's identity, and the fingerprint of its components.
+        unseen: Identifiers of requested images that no component saw, such as test images: only their cached rows go.
+        removed: The day of the removal of each word of the request that was asked for before, or whose image was
+            removed before.
+        anchors: A line for each anchor that was fine-tuned on images of the request, which no removal changes.
 
     >>> plan = tj.store.plan_removal(demo.store(), examples=["0-13"])
     >>> [*plan.components], plan.components["bob"].left, plan.unseen
@@ -83,12 +89,18 @@ def plan_removal(
 ) -> RemovalPlan:
     """Plans the removal of examples, of whole components, or of all data of an owner; changes nothing.
 
-    Args:    examples: content identifiers, or names of images as components recorded them; names: of components; owner:
-             the contributor whose images go, as components recorded them.
-    Returns: RemovalPlan. Copies are found by content, under any name and in any component. A name that means several
-             images asks for all of them, and a line on stderr says so.
-    Raises:  InputError unless exactly one of the three is given; for a name or an owner that no component recorded,
-             with those that are near; for an owner, if a component recorded no owner of an image.
+    Args:
+        examples: Content identifiers, or names of images as components recorded them.
+        names: The names of components to remove.
+        owner: The contributor whose images go, as components recorded them.
+
+    Returns:
+        RemovalPlan. Copies are found by content, under any name and in any component. A name that means several images
+        asks for all of them, and a line on stderr says so.
+
+    Raises:
+        InputError: Unless exactly one of the three is given; for a name or an owner that no component recorded, with
+            those that are near; for an owner, if a component recorded no owner of an image.
 
     >>> plan = tj.store.plan_removal(demo.store(), names=["bob"])
     >>> len(plan.identifiers), plan.unseen
@@ -250,8 +262,10 @@ def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
 def anchors_that_saw(origins: Iterable[Provenance], gone: Set[str], store: str) -> tuple[str, ...]:
     """A line for each anchor that was fine-tuned on removed images: their number, what it spent, and its command.
 
-    Args: origins: of the components; gone: identifiers of the removed images; store: the path of the store, whose
-          removed images the command leaves out.
+    Args:
+        origins: The origins of the components.
+        gone: Identifiers of the removed images.
+        store: The path of the store, whose removed images the command leaves out.
     """
     lines = []
     for origin in {origin.anchor: origin for origin in origins}.values():

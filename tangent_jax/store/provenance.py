@@ -43,10 +43,14 @@ def library_versions() -> dict[str, str]:
 class Data:
     """The images that a component saw; its anchor's are in its session.
 
-    `examples`: those it was trained on; `owners`: the owner of each, by the example's name, if known; `targets`: the
-    fingerprint of the training targets; `public`: the public images that whitened its training.
+    Attributes:
+        examples: Those it was trained on.
+        owners: The owner of each, by the example's name, if known.
+        targets: The fingerprint of the training targets.
+        public: The public images that whitened its training.
 
-    Guarantees: owners have one spelling; names hold printable characters only.
+    Guarantees:
+        Owners have one spelling; names hold printable characters only.
 
     >>> data = tj.store.Data(examples=(("0" * 64, "a.jpg"),), owners={"a.jpg": "  Ann"})
     >>> data.identifiers == {"0" * 64}, data.owners
@@ -91,11 +95,16 @@ class Data:
 class Training:
     """How and where a component was trained.
 
-    `recipe`: all settings, None if unknown; `seconds`: of training; `run`: the identity of the run, None without
-    checkpoints; `folders`: the caches and checkpoints of its examples, and the URLs of those that are local copies;
-    `privacy`: the privacy account, None if none was kept; `whitening`: what whitened it, "images", "norm" (the layer
-    norms' gains and biases) or None; `total_penalty`: Lambda of a component that was solved to its optimum, which stays
-    when examples leave; `certificate`: the bound on its distance to that optimum; `versions`: of the libraries.
+    Attributes:
+        recipe: All settings, None if unknown.
+        seconds: The seconds of training.
+        run: The identity of the run, None without checkpoints.
+        folders: The caches and checkpoints of its examples, and the URLs of those that are local copies.
+        privacy: The privacy account, None if none was kept.
+        whitening: What whitened it, "images", "norm" (the layer norms' gains and biases) or None.
+        total_penalty: Lambda of a component that was solved to its optimum, which stays when examples leave.
+        certificate: The bound on its distance to that optimum.
+        versions: The versions of the libraries.
 
     >>> tj.store.Training(tj.Recipe(seed=3), seconds=0.5).recipe.seed
     3
@@ -129,13 +138,18 @@ class Training:
 class Provenance:
     """The origin of a component: what it is, and so which others it is summed with; on which data; how it was trained.
 
-    `config`: the model's settings; `anchor`, `head`: fingerprints of the anchor w without its head, and of the head, as
-    linearised (after new head, resets and new class token); `subset`: its leaves; `classes`: the names of its outputs,
-    () if unknown; `preprocessing`: of its inputs, as JSON; `features`: the settings of the features that a component of
-    statistics sums, None for tangent weights (kinds.py); `session`: the first session of its anchor, None for
-    pre-trained weights.
+    Attributes:
+        config: The model's settings.
+        anchor, head: Fingerprints of the anchor w without its head, and of the head, as linearised (after new head,
+            resets and new class token).
+        subset: Its leaves.
+        classes: The names of its outputs, () if unknown.
+        preprocessing: The form of its inputs, as JSON.
+        features: The settings of the features that a component of statistics sums, None for tangent weights (kinds.py).
+        session: The first session of its anchor, None for pre-trained weights.
 
-    Guarantees: classes have one Unicode form (NFC), and hold printable characters only.
+    Guarantees:
+        Classes have one Unicode form (NFC), and hold printable characters only.
 
     >>> origin = tj.store.make_provenance(demo.predict, tj.Recipe()).trained_on(demo.train, seconds=0.1)
     >>> origin.subset, len(origin.data.examples), origin.training.seconds
@@ -162,7 +176,9 @@ class Provenance:
     ) -> "Provenance":
         """This provenance for a component trained on these examples.
 
-        Args:   folders: in addition to their cache; changes: other fields of `Training`.
+        Args:
+            folders: In addition to their cache.
+            changes: Other fields of `Training`.
         """
         folders = tuple(dict.fromkeys(folder for folder in (features.folder or "", *folders) if folder))
         if self.recipe is not None and self.training.total_penalty is None:
@@ -205,7 +221,8 @@ class Provenance:
     def protected_units(self) -> set[str]:
         """The names of the units that its privacy account protects: owners if the unit is an owner, else identifiers.
 
-        Raises: InputError if the unit is an owner and the owner of an example is unknown.
+        Raises:
+            InputError: If the unit is an owner and the owner of an example is unknown.
         """
         data, account = self.data, self.training.privacy
         if account is None or account.mechanism.unit == "example":
@@ -232,9 +249,13 @@ def make_provenance(
 ) -> Provenance:
     """The provenance of this predictor's components; `trained_on` adds the examples.
 
-    Args:   recipe: how they are trained, None if unknown; classes: the names of the outputs. A feature map gives
-            components of statistics, which need the names, in the order of their sums.
-    Edge cases: the anchor is hashed here, once; call it once for many components.
+    Args:
+        recipe: How they are trained, None if unknown.
+        classes: The names of the outputs. A feature map gives components of statistics, which need the names, in the
+            order of their sums.
+
+    Edge cases:
+        The anchor is hashed here, once; call it once for many components.
 
     >>> origin = tj.store.make_provenance(demo.predict, tj.Recipe(seed=3), ["a", "b", "c"])
     >>> origin.recipe.seed, origin.classes

@@ -76,8 +76,12 @@ TRACES = {
 class Trace:
     """A place that holds, or held, something of what was removed.
 
-    `kind`: of TRACES; `path`: a file, folder or URL, or a data set as `open_dataset` takes it; `component`: whose file
-    it is; `rows`: how many rows were erased; `why`: the reason why a place in the cache was not reached.
+    Attributes:
+        kind: One of TRACES.
+        path: A file, folder or URL, or a data set as `open_dataset` takes it.
+        component: Whose file it is.
+        rows: How many rows were erased.
+        why: The reason why a place in the cache was not reached.
 
     >>> str(tj.store.Trace("rows", "cache", rows=3)), str(tj.store.Trace("rows", "cache", why="No space left"))
     ('cache: 3 rows of removed images', 'cache: rows of removed images (No space left)')
@@ -108,8 +112,11 @@ class Traces(NamedTuple):
 class Optimum:
     """The solve of a component on its remaining data, from the removed component or from zero.
 
-    `total_penalty`: Lambda, unchanged; `certificate_before`, `certificate`: bounds on the L2 distance to the optimum at
-    its start and at its end; `passes`: over the data; `converged`: True if the requested certificate was reached.
+    Attributes:
+        total_penalty: Lambda, unchanged.
+        certificate_before, certificate: Bounds on the L2 distance to the optimum at its start and at its end.
+        passes: Over the data.
+        converged: True if the requested certificate was reached.
     """
 
     total_penalty: float
@@ -123,16 +130,23 @@ class Optimum:
 class Receipt:
     """The record of a removal.
 
-    `removed`, `retrained`: fingerprints of components, by name; `survivors`: those of all that the store held
-    afterwards, by name, both hidden, as names may be those of other people; `composed_before`, `composed_after`:
-    fingerprints of the composition. All but the last are in hidden form (keys.py): one who trains a component of few
-    images again must not find it here.
-    `how`: the way, of WAYS; `asked`: the words of the request; `owner`: the owner, if all images of one were requested;
-    `unseen`: identifiers of requested images that no component saw; these three in hidden form (keys.py), so that only
-    who has the store's key can tell whether a photograph or a person is meant; `deleted`: files of the store, and rows
-    in the cache; `not_reached`: known places of the images, or of weights trained on them, that were left alone, with
-    exports; `anchors`: a line for each anchor that was fine-tuned on removed images; `optima`: of retrained
-    components that are optima; `time`: UTC; `path`: the receipt's file, which is not part of its text.
+    Attributes:
+        removed, retrained: Fingerprints of components, by name.
+        survivors: Those of all that the store held afterwards, by name, both hidden, as names may be those of other
+            people.
+        composed_before, composed_after: Fingerprints of the composition. All but the last are in hidden form (keys.py):
+            one who trains a component of few images again must not find it here.
+        how: The way, of WAYS.
+        asked: The words of the request.
+        owner: The owner, if all images of one were requested.
+        unseen: Identifiers of requested images that no component saw; these three in hidden form (keys.py), so that
+            only who has the store's key can tell whether a photograph or a person is meant.
+        deleted: Files of the store, and rows in the cache.
+        not_reached: Known places of the images, or of weights trained on them, that were left alone, with exports.
+        anchors: A line for each anchor that was fine-tuned on removed images.
+        optima: The optima of retrained components that are optima.
+        time: UTC.
+        path: The receipt's file, which is not part of its text.
 
     >>> store = demo.store()
     >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"]))

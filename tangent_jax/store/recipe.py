@@ -57,7 +57,8 @@ plain.register(Loss)(spell_loss)  # JSON has a loss as the text that flags take
 class Anchor:
     """The pre-trained model: `weights`, `architecture`, `ignore_config` as `load` takes them.
 
-    `image_size`: in pixels, a side or (height, width), None for the weights' own.
+    Attributes:
+        image_size: In pixels, a side or (height, width), None for the weights' own.
 
     >>> tj.store.Anchor(image_size=16).load().model.input_shape(0)
     (16, 16, 3)
@@ -111,8 +112,11 @@ class BaseRecipe(Tagged):
 class Recipe(BaseRecipe):
     """All settings that decide tangent weights, except their examples. The defaults are the paper's.
 
-    `trained`: the leaves and their head, `Tangent` or `Network`; `objective`: of a loss in `tj.losses.LOSSES`;
-    `trainer`: `Adam` or `Optimum`; `seed`: draws the head and all that is new, and with `order` the examples' order.
+    Attributes:
+        trained: The leaves and their head, `Tangent` or `Network`.
+        objective: With a loss in `tj.losses.LOSSES`.
+        trainer: `Adam` or `Optimum`.
+        seed: Draws the head and all that is new, and with `order` the examples' order.
 
     >>> recipe = tj.Recipe(objective=tj.make_objective("ce", 1e-3), trainer=tj.store.Optimum())
     >>> recipe.objective
@@ -171,8 +175,9 @@ class Recipe(BaseRecipe):
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
         """The predictor at its anchor, with all that is new.
 
-        Args:   classes: their names, or their number for a head that is not named; pretrained: the weights, if they are
-                loaded already.
+        Args:
+            classes: Their names, or their number for a head that is not named.
+            pretrained: The weights, if they are loaded already.
         """
         return self.trained.predictor(self.anchor.load(pretrained), classes, jax.random.key(self.seed))
 

@@ -47,16 +47,23 @@ def remove(
 ) -> Receipt:
     """Carries out a plan: removes the affected components from the store, and erases the images from a cache.
 
-    Args:       how: "drop" removes only; "retrain" then trains each component again by its recipe on the remaining
-                rows; "exact" moves each to the optimum of its remaining examples, with Lambda unchanged. cache: where
-                features are read and kept for training, and rows of removed images are erased (None: `Cache()`); other
-                folders are listed as not reached; weights: the present path of the network's weights.
-    Returns:    the Receipt, a file in the store.
-    Guarantees: the new sum is bitwise that of a store with the survivors and the retrained components alone. Removed
-                content enters nothing, except, by "exact", the point where a solve starts. It cannot come back. A kill
-                leaves the store as before or as after.
-    Raises:     InputError for an impossible way, an empty plan, or a store that changed since the plan: then nothing is
-                erased.
+    Args:
+        how: "drop" removes only; "retrain" then trains each component again by its recipe on the remaining rows;
+            "exact" moves each to the optimum of its remaining examples, with Lambda unchanged.
+        cache: Where features are read and kept for training, and rows of removed images are erased (None: `Cache()`);
+            other folders are listed as not reached.
+        weights: The present path of the network's weights.
+
+    Returns:
+        The Receipt, a file in the store.
+
+    Guarantees:
+        The new sum is bitwise that of a store with the survivors and the retrained components alone. Removed content
+        enters nothing, except, by "exact", the point where a solve starts. It cannot come back. A kill leaves the store
+        as before or as after.
+
+    Raises:
+        InputError: An impossible way, an empty plan, or a store that changed since the plan: then nothing is erased.
 
     >>> store = demo.store()
     >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, examples=["0-13"]))
@@ -79,7 +86,8 @@ def retrain_all(
 ) -> dict[str, Retrained]:
     """The components that `remove` puts back, by name, trained without changing the store; none for how="drop".
 
-    Raises: InputError as `remove`.
+    Raises:
+        InputError: As `remove`.
     """
     with store.using():
         check_fits(store, plan)
@@ -95,8 +103,9 @@ def retrain_all(
 def sum_without(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> Tree | None:
     """The composition of the survivors and the retrained components, None if there are none; nothing is written.
 
-    Raises: InputError for a plan that no longer fits, and a retrained component that does not fit the store, or still
-            depends on removed content.
+    Raises:
+        InputError: A plan that no longer fits, and a retrained component that does not fit the store, or still depends
+            on removed content.
     """
     with store.using():
         check_fits(store, plan)
@@ -183,8 +192,12 @@ def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None)
     """The Traces of `remove`: each file and row that it would delete, and each known place that it would not reach.
 
     Changes nothing.
-    Args:    cache: as `remove`.
-    Raises:  InputError for a plan of another store, or of other components than it holds now.
+
+    Args:
+        cache: As `remove`.
+
+    Raises:
+        InputError: A plan of another store, or of other components than it holds now.
 
     >>> store = demo.store()
     >>> len(tj.store.preview_removal(store, tj.store.plan_removal(store, names=["bob"])).deleted)
@@ -199,9 +212,15 @@ def erase_cached(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
     """Erases the cached rows of a plan's images, and of all images that were removed before; `remove` does it, too.
 
     After a removal it erases rows that another run has computed since, or in another cache.
-    Args:    cache: as `remove`.
-    Returns: the Traces: what was deleted, and what was not reached.
-    Raises:  InputError for a plan of another store, or of other components than it holds now: nothing is erased then.
+
+    Args:
+        cache: As `remove`.
+
+    Returns:
+        The Traces: what was deleted, and what was not reached.
+
+    Raises:
+        InputError: A plan of another store, or of other components than it holds now: nothing is erased then.
 
     >>> store = demo.store()
     >>> tj.store.erase_cached(store, tj.store.plan_removal(store, names=["bob"])).deleted

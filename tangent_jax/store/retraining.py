@@ -33,7 +33,8 @@ from tangent_jax.train.targets import Predict
 def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Any:
     """The predictor of a component, made by its recipe; `weights`: the present path of the weights' file.
 
-    Raises: InputError naming a field in which the anchor differs from the component's.
+    Raises:
+        InputError: It names a field in which the anchor differs from the component's.
 
     >>> origin = demo.bird_store().provenance("ann")
     >>> tj.store.predictor_of(origin, "ann").subset.paths
@@ -51,8 +52,10 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> A
 class Retrained(NamedTuple):
     """The component that replaces a removed one.
 
-    `distance_bound`: |grad L_retain| / lambda, None without a convex objective and a penalty; `optimum`: if it is one;
-    `factors`: if the removed component had some.
+    Attributes:
+        distance_bound: |grad L_retain| / lambda, None without a convex objective and a penalty.
+        optimum: If it is one.
+        factors: If the removed component had some.
 
     >>> new = tj.store.Retrained(demo.fitted.dw, demo.origin, distance_bound=0.01)
     >>> new.optimum is None, new.factors is None
@@ -74,8 +77,13 @@ def retrain(
 
     A named head also loses the classes that have no image any more. The provenance still names the folders of the
     removed component, so that a later removal searches them, too.
-    Args:   data: opens a data set; warm: starts from the old optimum, which takes fewer passes than starting from zero.
-    Raises: InputError if a remaining image is no longer in the data set.
+
+    Args:
+        data: Opens a data set.
+        warm: Starts from the old optimum, which takes fewer passes than starting from zero.
+
+    Raises:
+        InputError: If a remaining image is no longer in the data set.
     """
     origin = store.provenance(name)
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
@@ -109,8 +117,11 @@ def read_remaining(
 ) -> Features:  # fmt: skip
     """The features of the remaining examples, by (identifier, name), with the classes of their provenance.
 
-    Args:   removed: the identifiers of images that were removed before.
-    Raises: InputError if one of them, or a class of `name`, is no longer in the data set.
+    Args:
+        removed: The identifiers of images that were removed before.
+
+    Raises:
+        InputError: If one of them, or a class of `name`, is no longer in the data set.
     """
     recipe, train = origin.recipe, dataset.train.without(removed)
     assert recipe is not None

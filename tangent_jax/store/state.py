@@ -33,9 +33,11 @@ class Composed(NamedTuple):
 class State:
     """A store's content: components and compositions by their files' entries, receipts by the hash of their text.
 
-    `forgotten`: hidden identifiers (keys.py) of removed examples; `released`: for components that were composed or
-    exported and then removed, their privacy cost (None: no account) and the hidden units they saw; `public`: hidden
-    identifiers of their public images.
+    Attributes:
+        forgotten: Hidden identifiers (keys.py) of removed examples.
+        released: For components that were composed or exported and then removed, their privacy cost (None: no account)
+            and the hidden units they saw.
+        public: Hidden identifiers of their public images.
     """
 
     components: dict[str, Entry] = dataclasses.field(default_factory=dict)
@@ -119,7 +121,8 @@ class State:
 def replay(entries: Sequence[dict[str, Any]], before: State | None = None) -> State:
     """The state after the journal's lines; InputError, with its number, for a line that this version does not know.
 
-    Args: before: the state after the first of these lines.
+    Args:
+        before: The state after the first of these lines.
     """
     before = before or State()
     done = len(before.lines)

@@ -114,10 +114,14 @@ class Store(Disk, Components):
 
         Says on stderr if it lists no images, which no request for an image or an owner then finds, or images that other
         components list, too: a removal of one of them concerns all.
-        Args:   shown: it was composed or exported before, so its privacy cost still counts after a removal.
-        Raises: InputError if the name is taken, its numbers are here under another name, a leaf is missing, not finite
-                or of another shape, its factors are of another anchor or no sums, it could not be summed with those
-                here, it saw an example that was removed, or an image is private in one account and public in another.
+
+        Args:
+            shown: It was composed or exported before, so its privacy cost still counts after a removal.
+
+        Raises:
+            InputError: If the name is taken, its numbers are here under another name, a leaf is missing, not finite or
+                of another shape, its factors are of another anchor or no sums, it could not be summed with those here,
+                it saw an example that was removed, or an image is private in one account and public in another.
         """
         self.put(name, dw, provenance, factors, shown, is_made_here=False)
         warn_lists(self, [name])
@@ -174,9 +178,12 @@ class Store(Disk, Components):
         """The mean of all components (for statistics, the sum), or a weighted sum, in the order of names; journaled.
 
         If heads differ, the bodies are composed, without heads (`join` composes those).
-        Args:       how, penalty: as `merge`; a merge by factors needs those of every component.
-        Guarantees: reads one component at a time; the same bits for the same components, whatever was added and
-                    removed before.
+
+        Args:
+            how, penalty: As `merge`; a merge by factors needs those of every component.
+
+        Guarantees:
+            Reads one component at a time; the same bits for the same components, whatever was added and removed before.
         """
         for name in coefficients or {}:
             self.path(name)
@@ -212,7 +219,8 @@ class Store(Disk, Components):
     def statistics(self) -> SumOfComponents:
         """The sum of components of statistics over all their classes; neither written nor journaled.
 
-        Raises: InputError for a store of tangent weights, an empty one, and a component that no images give, by name.
+        Raises:
+            InputError: A store of tangent weights, an empty one, and a component that no images give, by name.
         """
         if not len(self):
             raise InputError(f"{self.root} must hold at least one component; got none")
@@ -222,8 +230,10 @@ class Store(Disk, Components):
         """Journals an export of tangent weights of all components to `path`, before the export is made.
 
         So neither a kill nor a removal in between can hide an export from a later receipt.
-        Returns: for the provenance of `tj.export`: `of`, that of each component; `journal`, the number of the journal's
-                 lines, by which the holder of the store can tell which state was exported.
+
+        Returns:
+            For the provenance of `tj.export`: `of`, that of each component; `journal`, the number of the journal's
+            lines, by which the holder of the store can tell which state was exported.
         """
         with self.using(change=True):
             place = str(expand_path(path).absolute())

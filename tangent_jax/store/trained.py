@@ -45,7 +45,8 @@ class Leaves(Tagged):
 class HeadAlone(Leaves):
     """The head alone: a linear probe (FC).
 
-    `reset`: draw it once more, by the key of reset leaves (the paper's PT=F).
+    Attributes:
+        reset: Draw it once more, by the key of reset leaves (the paper's PT=F).
 
     >>> tj.Recipe(trained=tj.store.Tangent(tj.store.HeadAlone())).predictor(10).subset.paths
     ('head/bias', 'head/kernel')
@@ -58,8 +59,10 @@ class HeadAlone(Leaves):
 class OwnLeaves(Leaves):
     """Leaves of the pre-trained network, in its last `blocks` blocks, and the head.
 
-    `kind`: which ones, as `make_subset`; `new_class_token`: a new class token in these blocks (the paper's CLS=T);
-    `reset`: draw the leaves again before linearising (the paper's PT=F).
+    Attributes:
+        kind: Which ones, as `make_subset`.
+        new_class_token: A new class token in these blocks (the paper's CLS=T).
+        reset: Draw the leaves again before linearising (the paper's PT=F).
 
     >>> tj.Recipe(trained=tj.store.Tangent(tj.store.OwnLeaves(2, "bitfit"))).predictor(10).subset.name
     'bitfit-2'
@@ -95,7 +98,8 @@ class Adapters(Leaves):
 class LowRank(Leaves):
     """New low-rank factors (LoRA) of a rank in the last `blocks` blocks, and the head; a tangent trains B alone.
 
-    `kind`: lora, both factors, or lora_b.
+    Attributes:
+        kind: lora, both factors, or lora_b.
 
     >>> tj.Recipe(trained=tj.store.Tangent(tj.store.LowRank(rank=4))).predictor(10).subset.name
     'lora_b-1'
@@ -117,8 +121,9 @@ class LowRank(Leaves):
 class NewHead(Tagged):
     """A new head, drawn N(0, 0.01^2) times `scale`.
 
-    `by_name`: draw each class by its name, so that heads of other classes join and a component has only the classes of
-    its images.
+    Attributes:
+        by_name: Draw each class by its name, so that heads of other classes join and a component has only the classes
+            of its images.
 
     >>> tj.Recipe(trained=tj.store.Tangent(head=tj.store.NewHead(by_name=True))).is_by_class
     True

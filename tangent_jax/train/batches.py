@@ -65,7 +65,9 @@ class Batches:
     Targets are class indices, or arrays of any shape that the loss takes. `key`: decides the order of every epoch
     (None: no order is needed); `batch_size`: examples per step; `resident_bytes`: inputs above it are streamed in
     chunks, read ahead (None: `placement.resident_bytes`); `device`: a copy on the devices that several Batches share;
-    `owners`: the owner of each example, a name or number, "n", if known.
+
+    Attributes:
+        owners: The owner of each example, a name or number, "n", if known.
 
     >>> batches = tj.Batches(np.ones((5, 2)), np.arange(5), jax.random.key(0), batch_size=2)
     >>> batches.steps, batches.order(epoch=0)[0].shape
@@ -242,7 +244,8 @@ class Data(Protocol):
 def as_batches(data: Any, batch_size: int = 32, key: Array | None = None) -> Batches:
     """The data as Batches: Batches as they are, Features by their `batches`.
 
-    Raises: InputError for other data.
+    Raises:
+        InputError: Other data.
     """
     if isinstance(data, Batches):
         return data

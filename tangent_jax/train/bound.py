@@ -26,9 +26,14 @@ def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) 
 
         |dw - dw*| <= (|grad F(dw)| + rounding) / lambda
 
-    Args:       data: Features or Batches.
-    Guarantees: valid if F is lambda-strongly convex: a tangent model, any loss of this library, lambda = penalty > 0.
-    Raises:     InputError for a penalty of 0.
+    Args:
+        data: Features or Batches.
+
+    Guarantees:
+        Valid if F is lambda-strongly convex: a tangent model, any loss of this library, lambda = penalty > 0.
+
+    Raises:
+        InputError: A penalty of 0.
 
     >>> tj.solver.distance_bound(demo.predict, demo.dw, demo.train, demo.objective) < 0.1
     True

@@ -56,7 +56,8 @@ def squared_error(outputs: Num[Array | np.ndarray, "b c"], targets: Any) -> Num[
 def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> Num[np.ndarray, "n ..."]:
     """predict(dw, x) for every input "n ...", "n c", in batches of one shape (the last is padded).
 
-    Args:   inputs: "n ...", or Features or Batches, as for `evaluate`.
+    Args:
+        inputs: "n ...", or Features or Batches, as for `evaluate`.
 
     >>> tj.outputs(demo.predict, demo.dw, demo.test).shape
     (12, 3)
@@ -89,7 +90,8 @@ def compile_outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 6
 def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:
     """The mean of a metric over data: Features or Batches.
 
-    Raises: InputError for outputs that are not finite, and for accuracy with targets that are not class indices.
+    Raises:
+        InputError: Outputs that are not finite, and accuracy with targets that are not class indices.
 
     >>> tj.evaluate(demo.predict, demo.dw, demo.test)
     0.917
@@ -109,7 +111,9 @@ class Measure:
     """An `on_step` that measures {name: evaluate(predict, dw, data, metric)} at every `every`-th row and the `last`.
 
     Its `name` depends on everything that decides its values, so that a resumed run keeps its columns.
-    Raises: InputError for metrics with a name of the run's own, such as `loss`.
+
+    Raises:
+        InputError: Metrics with a name of the run's own, such as `loss`.
 
     >>> measure = tj.metrics.Measure(demo.predict, demo.test)
     >>> measure({"epoch": 0}, demo.dw)

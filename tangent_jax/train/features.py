@@ -68,7 +68,9 @@ class Features:
         """A mask, "n", of every fifth example of each class; if targets are no classes, of every fifth example.
 
         With groups (`whole_groups`) it is every fifth group of each class, or one of two to four: see `folds_of`.
-        Guarantees: no group is partly held out; each class keeps an example that is not held out.
+
+        Guarantees:
+            No group is partly held out; each class keeps an example that is not held out.
         """
         is_class = self.targets.ndim == 1 and self.targets.dtype.kind in "iu"
         labels = self.targets if is_class else np.zeros(len(self), int)
@@ -95,7 +97,8 @@ class Features:
     def relabel(self, classes: Sequence[str], chosen: Sequence[str]) -> "Features":
         """The same examples, with class indices among `chosen` instead of `classes`.
 
-        Raises: InputError for an example of a class that is not chosen.
+        Raises:
+            InputError: An example of a class that is not chosen.
         """
         if tuple(classes) == tuple(chosen):
             return self
@@ -135,8 +138,11 @@ def folds_of(labels: Int[np.ndarray, "n"], groups: Sequence[Any] | None = None) 
     As scikit-learn's StratifiedGroupKFold, without its balancing. Groups are taken in the order of their first
     examples; those that hold several classes count as one class more. The last of two to four groups is in fold 4.
 
-    Guarantees: a group is in one fold.
-    Edge cases: a class of one group is in fold 0.
+    Guarantees:
+        A group is in one fold.
+
+    Edge cases:
+        A class of one group is in fold 0.
 
     >>> folds_of(np.array([0, 0, 0, 1, 1, 1, 1, 1, 1])).tolist()
     [0, 1, 2, 0, 1, 2, 3, 4, 0]

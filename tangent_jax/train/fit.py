@@ -84,7 +84,8 @@ class Batch(NamedTuple):
 class Training:
     """The computation of a run; its numbers are data to jit.
 
-    `traced`: the fingerprint of a step's program, if it names the run: another program is compiled again.
+    Attributes:
+        traced: The fingerprint of a step's program, if it names the run: another program is compiled again.
     """
 
     predict: Predict
@@ -126,7 +127,8 @@ def train_epoch(
 ) -> tuple[State, tuple[Array, Array]]:
     """(the state after an epoch or a chunk of it; each step's sums, "k m"; norms of gradient and step, "k 2").
 
-    Args: keys: "k", or None.
+    Args:
+        keys: "k", or None.
     """
 
     def step(state: State, of_step: tuple[Array, Array | None]) -> tuple[State, tuple[Array, Array]]:
@@ -195,22 +197,35 @@ def fit(
 ) -> Fitted[None]:
     """Trains the tangent weights dw.
 
-    Args:       predict: (dw, x "b ...") -> outputs "b c", a pytree or a function; data: Features (with `key`, for the
-                order of examples), or `Batches` with a key, or an iterable of (x, y) that each epoch reads, or a
-                function of the epoch that returns one; objective: None: the paper's rescaled square loss; start: the
-                first dw, None: the predictor's zero; optimizer: of optax, None: the paper's `adam()`; metrics: {name:
-                (outputs, targets) -> "b"}, averaged over each epoch's examples during training; on_step: called after
-                every epoch with its row of the history and dw, whose memory the next epoch reuses (copy it to keep it);
-                the mapping that it returns is added to the row, and has no name of the run's own, such as `loss`;
-                checkpoints: such as `tj.Checkpoints(folder)`: a killed run resumes from its last finished epoch.
-                Everything that decides dw names the run: data, start, settings, and the program of a step. A resumed
-                row has its metrics, and the values of an `on_step` with a name, such as `Measure`; log: of every step,
-                such as `tj.log_steps` yields; progress: `tqdm.tqdm`, or what `tj.show_progress` yields.
-    Returns:    Fitted.
-    Guarantees: with one number of devices the result has the same bits, resumed or not; on one device, also streamed or
-                resident. Another number of devices changes last bits, of sums and rows; a run may resume there.
-    Edge cases: a last batch that is not full is padded; padding has no weight.
-    Raises:     InputError for no epoch, unusable data or targets, a loss that is not finite.
+    Args:
+        predict: (dw, x "b ...") -> outputs "b c", a pytree or a function.
+        data: Features (with `key`, for the order of examples), or `Batches` with a key, or an iterable of (x, y) that
+            each epoch reads, or a function of the epoch that returns one.
+        objective: None: the paper's rescaled square loss.
+        start: The first dw, None: the predictor's zero.
+        optimizer: An optax transformation, None: the paper's `adam()`.
+        metrics: {name: (outputs, targets) -> "b"}, averaged over each epoch's examples during training.
+        on_step: Called after every epoch with its row of the history and dw, whose memory the next epoch reuses (copy
+            it to keep it); the mapping that it returns is added to the row, and has no name of the run's own, such as
+            `loss`.
+        checkpoints: Such as `tj.Checkpoints(folder)`: a killed run resumes from its last finished epoch. Everything
+            that decides dw names the run: data, start, settings, and the program of a step. A resumed row has its
+            metrics, and the values of an `on_step` with a name, such as `Measure`.
+        log: The log of every step, such as `tj.log_steps` yields.
+        progress: `tqdm.tqdm`, or what `tj.show_progress` yields.
+
+    Returns:
+        Fitted.
+
+    Guarantees:
+        With one number of devices the result has the same bits, resumed or not; on one device, also streamed or
+        resident. Another number of devices changes last bits, of sums and rows; a run may resume there.
+
+    Edge cases:
+        A last batch that is not full is padded; padding has no weight.
+
+    Raises:
+        InputError: No epoch, unusable data or targets, a loss that is not finite.
 
     >>> fitted = tj.fit(demo.predict, demo.train, key=jax.random.key(0), optimizer=tj.adam(0.3), epochs=5)
     >>> fitted.steps, fitted.history[-1]["loss"] < fitted.history[0]["loss"]
@@ -259,8 +274,11 @@ def compile_fit(
 ) -> None:
     """Compiles what `fit` runs with these arguments, so that a thread can do it while the inputs are computed.
 
-    Args:       data: only the shapes and dtypes of its inputs count.
-    Edge cases: nothing is compiled for inputs that are streamed, steps that draw, or more devices than one.
+    Args:
+        data: Only the shapes and dtypes of its inputs count.
+
+    Edge cases:
+        Nothing is compiled for inputs that are streamed, steps that draw, or more devices than one.
     """
     training, dw = make_training(predict, objective, optimizer, metrics or {}), start_of(predict, None)
     if placement.mesh().size > 1 or not data.is_resident or training.draws:
@@ -292,7 +310,8 @@ def with_program(training: Training, state: State, source: Any) -> Training:
 def as_source(data: Any, key: Array | None) -> Any:
     """The data as Batches with a key; an iterable or function of batches (x, y) stays as it is.
 
-    Raises: InputError for other data, or Batches without a key for their order.
+    Raises:
+        InputError: Other data, or Batches without a key for their order.
     """
     advice = "Pass features.batches(key), or Batches(inputs, targets, key)"
     if isinstance(data, Batches) or hasattr(data, "batches"):
@@ -319,7 +338,8 @@ def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray,
 def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
     """Keys "k" of `count` steps from `first` of an epoch, folded from the data's key.
 
-    Raises: InputError for data without one.
+    Raises:
+        InputError: Data without one.
     """
     do = "The predictor or the loss draws, so pass Batches(inputs, targets, key)"
     instance("data", data, Batches, do)
@@ -350,7 +370,8 @@ def make_training(
 ) -> Training:
     """The computation of a run, by default with the paper's objective and optimiser.
 
-    Raises: InputError for an invalid objective or optimiser, and for metrics with reserved names.
+    Raises:
+        InputError: An invalid objective or optimiser, and metrics with reserved names.
     """
     objective = as_objective(objective, make_objective)
     optimizer = as_data(adam() if optimizer is None else optimizer)

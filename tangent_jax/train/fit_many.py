@@ -43,7 +43,8 @@ def train_epoch_many(
 ) -> tuple[State, Array]:
     """The steps of every model on (inputs, targets); states and sums, "k s m".
 
-    Args:   steps: (rows of the data "k s b", present "k s b", keys "k s" or None).
+    Args:
+        steps: (rows of the data "k s b", present "k s b", keys "k s" or None).
     """
     inputs, targets = data
 
@@ -68,12 +69,22 @@ def fit_many(
 ) -> list[Fitted[None]]:
     """Trains one dw for each entry of `runs`.
 
-    Args:       runs: each with its own rows and key, all of the same inputs, which the device holds; at_once: the
-                number of models per program (memory: about five times dw for each); others: as in `fit`.
-    Returns:    one Fitted per run, in order; `seconds` is its share of its group's time.
-    Guarantees: each equals `fit` on its batches alone, up to rounding.
-    Edge cases: runs with different numbers of steps train in different groups.
-    Raises:     InputError for runs of different inputs, or without a key.
+    Args:
+        runs: Each with its own rows and key, all of the same inputs, which the device holds.
+        at_once: The number of models per program (memory: about five times dw for each).
+        others: As in `fit`.
+
+    Returns:
+        One Fitted per run, in order; `seconds` is its share of its group's time.
+
+    Guarantees:
+        Each equals `fit` on its batches alone, up to rounding.
+
+    Edge cases:
+        Runs with different numbers of steps train in different groups.
+
+    Raises:
+        InputError: Runs of different inputs, or without a key.
 
     >>> runs = [demo.train.batches(jax.random.key(s), rows=rows) for s, rows in enumerate(demo.halves.values())]
     >>> fits = tj.fit_many(demo.predict, runs, optimizer=tj.adam(0.3), epochs=5)

@@ -50,7 +50,8 @@ class Loss:
     ) -> Float[Array, "k b c"]:
         """Cotangents u_k, "k b c", with sum_k u_k u_k^T the Hessian of each example's loss in its outputs "c".
 
-        Args:   key: None for an exact root, k = c; else `count` random vectors, exact in the mean.
+        Args:
+            key: None for an exact root, k = c; else `count` random vectors, exact in the mean.
         """
 
         def hessian(z: Array, y: Any) -> Array:
@@ -133,7 +134,9 @@ class RescaledSquare(SquareLoss):
 
         (alpha (f_y - kappa)^2 + sum_{c != y} f_c^2) / C
 
-    `alpha`: coefficient of the true class; `kappa`: its target; the paper's are 1 and 15.
+    Attributes:
+        alpha: Coefficient of the true class.
+        kappa: Its target; the paper's are 1 and 15.
 
     >>> tj.losses.RescaledSquare()(jnp.array([[14.0, 1.0]]), jnp.array([0])).tolist()  # ((14 - 15)^2 + 1^2) / 2
     [1.0]

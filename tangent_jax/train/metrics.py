@@ -19,9 +19,15 @@ def calibration_error(p: Array | np.ndarray, labels: Array | np.ndarray, bins: i
     A bin holds the examples whose confidence max_c p_c is between two multiples of 1 / bins; its gap is
     |accuracy - mean confidence|. Source: Guo et al. 2017, Eq. (3).
 
-    Args:       p: probabilities, "n c"; labels: class indices, "n".
-    Returns:    a number in 0..1; 0 where the accuracy of each bin equals its mean confidence.
-    Raises:     InputError for rows that are no probabilities, or labels of no class.
+    Args:
+        p: Probabilities, "n c".
+        labels: Class indices, "n".
+
+    Returns:
+        A number in 0..1; 0 where the accuracy of each bin equals its mean confidence.
+
+    Raises:
+        InputError: Rows that are no probabilities, or labels of no class.
 
     >>> p = np.array([[0.9, 0.1], [0.4, 0.6]])  # confident and right; less confident and wrong
     >>> round(calibration_error(p, np.array([0, 0])), 3)
@@ -38,9 +44,15 @@ def calibration_error(p: Array | np.ndarray, labels: Array | np.ndarray, bins: i
 def brier_score(p: Array | np.ndarray, labels: Array | np.ndarray) -> float:
     """The mean over examples of sum_c (p_c - [c is the label])^2.
 
-    Args:       p: probabilities, "n c"; labels: class indices, "n".
-    Returns:    a number in 0..2; 0 where each label has probability 1.
-    Raises:     InputError for rows that are no probabilities, or labels of no class.
+    Args:
+        p: Probabilities, "n c".
+        labels: Class indices, "n".
+
+    Returns:
+        A number in 0..2; 0 where each label has probability 1.
+
+    Raises:
+        InputError: Rows that are no probabilities, or labels of no class.
 
     >>> round(brier_score(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0])), 3)
     0.37
@@ -52,8 +64,11 @@ def brier_score(p: Array | np.ndarray, labels: Array | np.ndarray) -> float:
 def entropy(p: Array | np.ndarray) -> Float64[np.ndarray, "n"]:
     """-sum_c p_c log p_c of each example's probabilities "n c", in nats, "n".
 
-    Edge cases: 0 log 0 counts as 0.
-    Raises:     InputError for rows that are no probabilities.
+    Edge cases:
+        0 log 0 counts as 0.
+
+    Raises:
+        InputError: Rows that are no probabilities.
 
     >>> entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(3).tolist()
     [0.693, 0.0]
@@ -64,7 +79,8 @@ def entropy(p: Array | np.ndarray) -> Float64[np.ndarray, "n"]:
 def auc(positives: Array | np.ndarray, negatives: Array | np.ndarray) -> float:
     """The area under the ROC curve: the share of pairs whose positive scores above the negative; ties count half.
 
-    Args:   positives, negatives: their scores, "k" and "m".
+    Args:
+        positives, negatives: Their scores, "k" and "m".
 
     >>> auc(np.array([3.0, 1.0]), np.array([0.0, 2.0]))
     0.75

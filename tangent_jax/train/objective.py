@@ -153,7 +153,8 @@ def alone(
 ) -> Num[Array, "b"]:
     """function(outputs "b c", targets "b ...") of each example on its own, "b".
 
-    Raises: InputError, at trace time, unless it gives one number for a batch of one.
+    Raises:
+        InputError: At trace time, unless it gives one number for a batch of one.
     """
 
     def of_one(output: Any, target: Any, *key: Array) -> Array:

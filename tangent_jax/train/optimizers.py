@@ -69,10 +69,16 @@ def project(optimizer: Optimizer, radius: float) -> Optimizer:
         dw = min(1, R / |dw'|) dw',    dw' = dw + the optimiser's update
 
     Source: Liu et al. 2024, "TAFT with Projected Gradient Descent", which has no penalty then.
-    Args:       radius: R > 0, L2 over the whole tree.
-    Guarantees: |dw| <= R after every step from a start inside, with a margin of R / 1e6 for f32's rounding.
-    Edge cases: Adam rescales the gradient, so on the sphere it may stop at another point than the ball's optimum; plain
-                gradient descent stops at the optimum.
+
+    Args:
+        radius: R > 0, L2 over the whole tree.
+
+    Guarantees:
+        |dw| <= R after every step from a start inside, with a margin of R / 1e6 for f32's rounding.
+
+    Edge cases:
+        Adam rescales the gradient, so on the sphere it may stop at another point than the ball's optimum; plain
+        gradient descent stops at the optimum.
 
     >>> optimizer, dw = tj.project(tj.adam(0.3), radius=0.1), {"w": jnp.zeros(2)}
     >>> update, state = optimizer.update({"w": jnp.array([3.0, 4.0])}, optimizer.init(dw), dw)
@@ -101,7 +107,8 @@ def check_rate(learning_rate: float | Array) -> None:
 def as_data(optimizer: Any) -> Optimizer:
     """The optimiser as a pytree that jit takes as data; `optax.MultiSteps` too.
 
-    Raises: InputError for an object that is no optimiser of optax's.
+    Raises:
+        InputError: An object that is no optimiser of optax's.
     """
     transformation = getattr(optimizer, "gradient_transformation", lambda: optimizer)()
     if not isinstance(transformation, optax.GradientTransformation):

@@ -53,10 +53,13 @@ OWN = (
 class Fitted(Generic[Info]):
     """The result of every trainer.
 
-    `dw`: the trained tangent weights; `history`: a row for each epoch, step or pass, with the values of `on_step`;
-    `seconds`: of wall time, with compilation; `steps`: their number, for a solver the passes over the data; `run`: the
-    identity of all that decided the run, if checkpoints were given; `info`: what the trainer adds: `Solved` of a
-    solver, `Private` of a private run, None of `fit`.
+    Attributes:
+        dw: The trained tangent weights.
+        history: A row for each epoch, step or pass, with the values of `on_step`.
+        seconds: The seconds of wall time, with compilation.
+        steps: Their number, for a solver the passes over the data.
+        run: The identity of all that decided the run, if checkpoints were given.
+        info: What the trainer adds: `Solved` of a solver, `Private` of a private run, None of `fit`.
 
     >>> demo.fitted.info.certificate < 0.01, demo.fitted.info.converged, demo.fitted.history[0]["exact"]
     (True, True, True)
@@ -154,7 +157,8 @@ class History:
     def add(self, row: Row, returned: Any = None, **measured: float) -> Row:
         """Adds a row, its measured values, and the mapping that `on_step` returned.
 
-        Raises: InputError unless that is a mapping of names, which the row does not have, to numbers, or None.
+        Raises:
+            InputError: Unless that is a mapping of names, which the row does not have, to numbers, or None.
         """
         returned = {} if returned is None else returned
         if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
@@ -172,7 +176,10 @@ class History:
 class Run(ExitStack):
     """One run of a trainer, as a `with` block.
 
-    `history`: the rows so far; `saved`: None without checkpoints; `log`: of its steps, None without one.
+    Attributes:
+        history: The rows so far.
+        saved: None without checkpoints.
+        log: The log of its steps, None without one.
     """
 
     def __init__(self, on_step: OnStep | None = None, progress: Progress = silent, log: Log | None = None) -> None:
@@ -277,8 +284,11 @@ def measure_name(on_step: Any, dw: Tree, *others: Any) -> str | None:
 def run_identity(batches: Batches, *others: Any) -> str:
     """The identity of a run: of every training row, its target, the order, and `others`.
 
-    Args:   others: programs (`core.identities.program`), arrays and settings.
-    Raises: InputError for a value without readable content.
+    Args:
+        others: Programs (`core.identities.program`), arrays and settings.
+
+    Raises:
+        InputError: A value without readable content.
     """
     data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.batch_size
     order = None if batches.key is None else (batches.key, batches.permutation(0))  # JAX's settings affect it too

@@ -19,7 +19,8 @@ Predict = Callable[[Tree, Any], jax.Array]
 def as_targets(targets: Any) -> Num[np.ndarray, "n ..."]:
     """Targets "n ..." as an array of numbers, whole numbers as int32.
 
-    Raises: InputError unless it is an array of numbers with an entry for each example.
+    Raises:
+        InputError: Unless it is an array of numbers with an entry for each example.
     """
     array = as_array("targets", targets)
     is_integer = np.issubdtype(array.dtype, np.integer)
@@ -39,7 +40,8 @@ def as_targets(targets: Any) -> Num[np.ndarray, "n ..."]:
 def as_labels(targets: Any, classes: int | None = None) -> Int32[np.ndarray, "n"]:
     """The targets as class indices, "n" int32.
 
-    Raises: InputError unless they are whole numbers, one for each example, each the index of a class.
+    Raises:
+        InputError: Unless they are whole numbers, one for each example, each the index of a class.
     """
     array = as_array("targets", targets)
     if not np.issubdtype(array.dtype, np.integer):
@@ -88,7 +90,8 @@ def call(predict: Predict, dw: Tree, x: Any) -> Any:
 def output_shape(predict: Predict, dw: Tree, x: Any) -> tuple[int, ...]:
     """The shape of one output of `predict`, by tracing; `x`: some inputs, "b ...".
 
-    Raises: InputError unless `predict` gives an array "b ..." of floats.
+    Raises:
+        InputError: Unless `predict` gives an array "b ..." of floats.
     """
     try:
         shape = call.eval_shape(trees.as_pytree(predict), dw, x)
@@ -129,7 +132,8 @@ def check_start(dw: Tree, of_function: bool) -> None:
 def start_of(predict: Predict, start: Tree | None) -> Tree:
     """The start; without one, the zero of a predictor.
 
-    Raises: InputError for a function without a start, or an untrainable start.
+    Raises:
+        InputError: A function without a start, or an untrainable start.
     """
     zeros = as_tangent(predict).zeros()
     if start is None and zeros is None:

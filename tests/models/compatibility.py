@@ -52,9 +52,10 @@ Answer = Callable[[np.ndarray], np.ndarray]
 class Case:
     """One kind of file.
 
-    make        writes it to a folder, and returns the program's answers
-    sizes       image sizes besides that of the file
-    is_refused  True if `tj.load` refuses it
+    Attributes:
+        make: Writes it to a folder, and returns the program's answers.
+        sizes: Image sizes besides that of the file.
+        is_refused: True if `tj.load` refuses it.
     """
 
     make: Callable[[Path], Answer]

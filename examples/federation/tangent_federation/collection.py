@@ -39,9 +39,13 @@ class Removed(NamedTuple):
 class Collection:
     """The components of a federation, as they come in.
 
-    `store`: of the components; `request`: what every contributor was asked for; `predict`: the predictor, or feature
-    map; `recipe`: as the provenance says it; `left_out`: a line for each contributor that is left out; `bytes`: of each
-    file that was taken.
+    Attributes:
+        store: The store of the components.
+        request: What every contributor was asked for.
+        predict: The predictor, or feature map.
+        recipe: As the provenance says it.
+        left_out: A line for each contributor that is left out.
+        bytes: The bytes of each file that was taken.
     """
 
     store: tj.Store
@@ -57,7 +61,8 @@ class Collection:
     def take(self, name: str, sent: Contribution | None, said: str = "it sent nothing") -> bool:
         """Adds what a contributor sent; else notes why it is left out, and returns False.
 
-        Args: sent: None where nothing came, and then `said`: why.
+        Args:
+            sent: None where nothing came, and then `said`: why.
         """
         with leaving_out(name, self.left_out):
             check(sent is not None, "a contribution", said)
@@ -71,9 +76,10 @@ class Collection:
     def add(self, name: str, sent: Contribution) -> None:
         """Adds a component to the store, with the provenance that the server vouches for.
 
-        Raises: InputError for a file that is too large or no component, of another anchor or other leaves or shapes,
-                of classes that nobody asked for, with numbers that no images give, of an image that was removed, or
-                under a name that is taken.
+        Raises:
+            InputError: A file that is too large or no component, of another anchor or other leaves or shapes, of
+                classes that nobody asked for, with numbers that no images give, of an image that was removed, or under
+                a name that is taken.
         """
         for part in sent:
             check_file(part, self.request.most_bytes)

@@ -39,9 +39,15 @@ class Contribution(NamedTuple):
 class Contributor:
     """One contributor.
 
-    `name`: in the server's store; `home`: the folder of its own store; `dataset`: as `tj.open_dataset`; `part`: (its
-    number, how many share the data set) in a simulation, else (0, 1); `cache`: the folder of features; `weights`: where
-    the network's weights lie here, "" where the request names them rightly. Other weights are another anchor.
+    Other weights are another anchor.
+
+    Attributes:
+        name: In the server's store.
+        home: The folder of its own store.
+        dataset: As `tj.open_dataset`.
+        part: (its number, how many share the data set) in a simulation, else (0, 1).
+        cache: The folder of features.
+        weights: Where the network's weights lie here, "" where the request names them rightly.
     """
 
     name: str
@@ -64,7 +70,8 @@ class Contributor:
     def features(self, predict: tj.Predictor, classes: tuple[str, ...], only: bool = False) -> tj.Features:
         """The features of its images that were not removed, whose targets index `classes`, of all contributors.
 
-        `only`: leaves out images of other classes, which are refused without it.
+        Args:
+            only: Leaves out images of other classes, which are refused without it.
         """
         dataset, (number, count) = tj.open_dataset(self.dataset), self.part
         images = dataset.train.take(tj.shards.uniform(len(dataset.train), count, seed=0)[number])
@@ -85,7 +92,8 @@ class Contributor:
     def contribute(self, request: Request) -> Contribution:
         """The files that answer a request; trained now, or read where they were trained already.
 
-        Raises: InputError where no image is left, or a file would be larger than the server takes.
+        Raises:
+            InputError: Where no image is left, or a file would be larger than the server takes.
         """
         self.forget(request.forget)
         predict = self.at_anchor(request)

@@ -21,7 +21,8 @@ MOST = (1 << 8) - 1
 def encode(x: np.ndarray, limit: float, limbs: int) -> np.ndarray:
     """The limbs of numbers "n" of at most `limit`, "limbs n", as floats, the least significant first.
 
-    Raises: InputError for a number that is not finite or beyond the limit: it would spoil everybody's sum.
+    Raises:
+        InputError: A number that is not finite or beyond the limit: it would spoil everybody's sum.
     """
     check(1 <= limbs <= 3, "1 to 3 limbs", limbs)
     x = np.asarray(x, np.float64)

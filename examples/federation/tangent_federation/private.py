@@ -93,8 +93,9 @@ def read_release(
 ) -> Statistics:
     """The statistics of a file of `release`, whose G and counts follow from the number of images n.
 
-    Raises: InputError for other features or classes, numbers that are not finite, and sums longer than n images and
-            their noise have.
+    Raises:
+        InputError: Other features or classes, numbers that are not finite, and sums longer than n images and their
+            noise have.
     """
     tree, metadata = read_bytes(content)
     said = json.loads(metadata.get("statistics", "{}"))
@@ -175,7 +176,8 @@ def release_sum(
 ) -> tuple[Statistics, tj.Fitted]:
     """(noised statistics of all contributors, the run with its account) of their sums "m" by name, released once.
 
-    Guarantees: (epsilon, delta) for one contributor more or less, whose sum is clipped here again to C.
+    Guarantees:
+        (epsilon, delta) for one contributor more or less, whose sum is clipped here again to C.
     """
     names = sorted(sums)
     x, step = np.array([sums[name] for name in names]), Contribution(len(classes), sum(map_.sizes), SHARES)

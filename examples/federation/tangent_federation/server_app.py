@@ -40,7 +40,8 @@ def main(grid: Grid, context: Context) -> None:
 class Federation:
     """A run; `nodes`: the node of each contributor, by name; `result`: what result.json will say.
 
-    `left_out`: a line for each contributor that is left out.
+    Attributes:
+        left_out: A line for each contributor that is left out.
     """
 
     grid: Grid

@@ -19,18 +19,26 @@ PARTS = {"lda": ("h",), "place": ("h", "place"), "exact": ("h", "ntk", "place")}
 class Settings:
     """The settings of `flwr run --run-config`, a dash in the place of each underscore.
 
-    `out`: an absolute folder for the store and the results; `dataset`: what a simulated contributor has a shard of (a
-    real one names its own in its node's configuration); `test`: the data set whose test images the server evaluates on,
-    "" for none; `least`: contributors that must be there before anybody is asked; `classes`: divided by commas, a
-    public list, which privacy needs, "" for those that contributors name; `weights`: as `tj.load`; `method`: lda, place
-    or exact (statistics), or taft (tangent weights); `width`: of the parts beside h; `solver`: optimum or adam, with
-    `penalty`, `passes`, `epochs`, `learning_rate` as `tj.Recipe`; `merge`: mean or inputs, of taft; `secure`:
-    statistics by SecAgg+, in `limbs` whole numbers each (1: rounded by SecAgg+) of at most `limit`; `privacy`: none,
-    local (each contributor adds noise) or central (the server does, and protects each contributor as one user), with
-    `epsilon` and `delta`, and `public`, a data set of images that everybody has and may know, "" for none; `remove`: a
-    contributor's name, or an image's content identifier, before anything is asked for; `most_mb`: the largest file that
-    is taken; `wait`: seconds for answers; `faults`: for trials, such as "nan:0 late:3" (faults.py); `cache`: the
-    contributors' folder of features.
+    Attributes:
+        out: An absolute folder for the store and the results.
+        dataset: What a simulated contributor has a shard of (a real one names its own in its node's configuration).
+        test: The data set whose test images the server evaluates on, "" for none.
+        least: Contributors that must be there before anybody is asked.
+        classes: Divided by commas, a public list, which privacy needs, "" for those that contributors name.
+        weights: As `tj.load`.
+        method: lda, place or exact (statistics), or taft (tangent weights).
+        width: The width of the parts beside h.
+        solver: optimum or adam, with `penalty`, `passes`, `epochs`, `learning_rate` as `tj.Recipe`.
+        merge: mean or inputs, of taft.
+        secure: Statistics by SecAgg+, in `limbs` whole numbers each (1: rounded by SecAgg+) of at most `limit`.
+        privacy: none, local (each contributor adds noise) or central (the server does, and protects each contributor as
+            one user), with `epsilon` and `delta`, and `public`, a data set of images that everybody has and may know,
+            "" for none.
+        remove: A contributor's name, or an image's content identifier, before anything is asked for.
+        most_mb: The largest file that is taken.
+        wait: Seconds for answers.
+        faults: For trials, such as "nan:0 late:3" (faults.py).
+        cache: The contributors' folder of features.
     """
 
     out: str
@@ -97,9 +105,13 @@ class Settings:
 class Request:
     """The request to one contributor.
 
-    `recipe`: of the component; `classes`: of all contributors, sorted; `factors`: whether the merge needs the
-    component's Kronecker factors; `forget`: content identifiers of images that must go; `public`: a data set of public
-    images; `most_bytes`: of the file that is taken.
+    Attributes:
+        recipe: The recipe of the component.
+        classes: The classes of all contributors, sorted.
+        factors: Whether the merge needs the component's Kronecker factors.
+        forget: Content identifiers of images that must go.
+        public: A data set of public images.
+        most_bytes: The most bytes of the file that is taken.
     """
 
     recipe: AnyRecipe

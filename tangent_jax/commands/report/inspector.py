@@ -27,7 +27,8 @@ MOST_BYTES = 1 << 28
 class Component:
     """A component: its number in the order of names, from 1; when it was added; `damage`: the fault of its file.
 
-    `origin`: its provenance, None if unreadable.
+    Attributes:
+        origin: Its provenance, None if unreadable.
     """
 
     number: int

@@ -87,7 +87,9 @@ def tasks_of(reading: Reading, store: tj.Store, specs: Sequence[str], file: str 
     """The tasks of a store's components with test data in `specs`; `file`: the network's weights.
 
     A component's data set is that of its recipe if `specs` has it; otherwise every one with its classes.
-    Raises: InputError for a data set whose classes no component has.
+
+    Raises:
+        InputError: A data set whose classes no component has.
     """
     origins = {name: store.provenance(name) for name in store}
     summed = [name for name, origin in origins.items() if origin.features]

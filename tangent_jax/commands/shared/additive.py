@@ -88,10 +88,14 @@ def features_of(config: FeatureFlags, name: str, blocks: int | str | None) -> tu
 class Additive(Method):
     """A method of ADDITIVE on a data set; its features name its stores, which keep statistics.
 
-    `config`: how images are read; `title`: its name in ADDITIVE; `how`: its statistics are solved; `settings`: of
-    --settings; `depths`: the loss by the number of blocks if --feature_blocks=auto chose it; `once`: features by their
-    parts and title, shared by methods with the same parts, so that shards, all images and held-out images share one
-    pass.
+    Attributes:
+        config: How images are read.
+        title: Its name in ADDITIVE.
+        how: Its statistics are solved.
+        settings: The value of --settings.
+        depths: The loss by the number of blocks if --feature_blocks=auto chose it.
+        once: Features by their parts and title, shared by methods with the same parts, so that shards, all images and
+            held-out images share one pass.
     """
 
     config: Reading
@@ -186,7 +190,8 @@ def choose_held_out(
 
     Of more than FOLDED training images one fold is held out, of FOLDED images at most.
 
-    Args: rows: the features of the training images.
+    Args:
+        rows: The features of the training images.
     """
     rows = checked_rows(map_, train, rows)
     if validation is not None:

@@ -121,7 +121,10 @@ def run(
     """Runs a binary; bad input gives one line on stderr and exit code 1, an interruption a line about resuming.
 
     `main` receives the config of the flags, and the only argument besides flags, if `commands` lists its values.
-    `processes`: True if several processes may run it as one job. `to_url`: True if --out may be a URL.
+
+    Args:
+        processes: True if several processes may run it as one job.
+        to_url: True if --out may be a URL.
     """
 
     def guarded(argv: list[str]) -> None:

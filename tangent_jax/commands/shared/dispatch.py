@@ -18,8 +18,12 @@ COMMANDS = ("finetune", "compose", "tasks", "private", "store", "inspect")
 def dispatch(program: str, package: str, names: Sequence[str]) -> None:
     """Runs the module of a package that the first argument names, as `python -m` would; --help lists them.
 
-    Args:   program: the name it is called by; names: of the modules.
-    Raises: SystemExit with one line for an unknown name, or a package that is not installed.
+    Args:
+        program: The name it is called by.
+        names: The names of the modules.
+
+    Raises:
+        SystemExit: With one line for an unknown name, or a package that is not installed.
     """
     given = sys.argv[1] if len(sys.argv) > 1 else "none"
     if given in ("--help", "-h"):

@@ -45,7 +45,8 @@ def show(name: str, make: partial) -> None:
 def parse(argv: Sequence[str]) -> list[str]:
     """The arguments besides the flags; --preset changes the defaults of its flags.
 
-    Raises: flags.Error for an unknown flag or an invalid value.
+    Raises:
+        flags.Error: An unknown flag or an invalid value.
     """
     try:
         rest = F(argv)
@@ -61,7 +62,8 @@ def parse(argv: Sequence[str]) -> list[str]:
 def name_dataset() -> None:
     """Sets --dataset to the data set of --train, --validation and --test, if they are given.
 
-    Raises: flags.Error for --dataset beside them, and for others without --train.
+    Raises:
+        flags.Error: --dataset beside them, and others without --train.
     """
     given = {name: F[name].value for name in SPLITS if name in F and F[name].value is not None}
     if not given:

@@ -28,7 +28,8 @@ def asked_for(config: Settings) -> Iterator[None]:
 def keep_programs(folder: Path) -> None:
     """Makes JAX store every compiled program in a folder, for later starts.
 
-    Raises: OSError if the folder cannot be written; JAX would only warn, at each program.
+    Raises:
+        OSError: If the folder cannot be written; JAX would only warn, at each program.
     """
     path = folder.absolute()
     path.mkdir(parents=True, exist_ok=True)

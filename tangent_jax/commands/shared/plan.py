@@ -43,7 +43,9 @@ from tangent_jax.train.run import norms_of
 class Phase(NamedTuple):
     """The programs of a phase, each by a function that lowers it, the first one a step, and other memory.
 
-    `often`: runs of the first program's body in a step or pass; `held`: bytes held in addition to `stays`.
+    Attributes:
+        often: Runs of the first program's body in a step or pass.
+        held: Bytes held in addition to `stays`.
     """
 
     programs: dict[str, Callable[[], Any]]
@@ -111,7 +113,8 @@ def plan_of(
 def mesh_of(topology: str | None) -> Mesh:
     """The present devices, or those of a TPU topology, along one axis.
 
-    Raises: InputError if JAX knows no such topology, or cannot compile for it.
+    Raises:
+        InputError: If JAX knows no such topology, or cannot compile for it.
     """
     if topology is None:
         return placement.mesh()

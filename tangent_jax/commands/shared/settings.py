@@ -51,8 +51,10 @@ def choice(*values: str) -> Any:
 class Settings:
     """The settings of every command: its devices, and the job that it is part of.
 
-    `given`: the flags on the command line; None in Python, where other values than the defaults are given. `url`: the
-    URL in --out, while `out` is the folder that is copied there at the end. `needs`: as NEEDS, of this command alone.
+    Attributes:
+        given: The flags on the command line; None in Python, where other values than the defaults are given.
+        url: The URL in --out, while `out` is the folder that is copied there at the end.
+        needs: As NEEDS, of this command alone.
     """
 
     devices: int | None = None

@@ -51,9 +51,15 @@ class Division:
 class Method:
     """One way to train on a data set: its recipe, predictor and features, and where its stores are.
 
-    `name`: of its stores; `listed`: the training images without inputs, removed ones too, which decide the shards, so
-    that a removal moves no other image; `stores`: the folder of --store; `words`: more words of the stores' names;
-    `at_once`: the models that train as one program. A binary that makes no store has no flag --store, nor --at_once.
+    A binary that makes no store has no flag --store, nor --at_once.
+
+    Attributes:
+        name: The name of its stores.
+        listed: The training images without inputs, removed ones too, which decide the shards, so that a removal moves
+            no other image.
+        stores: The folder of --store.
+        words: More words of the stores' names.
+        at_once: The models that train as one program.
     """
 
     name: str
@@ -172,8 +178,10 @@ def make_method(
 ) -> Method:
     """The method of the flags, held out with --held_out.
 
-    Args:   name: of its stores, None for the method's; recipe: to use instead of the flags'; changes: fields of the
-            recipe that differ from the flags.
+    Args:
+        name: The name of its stores, None for the method's.
+        recipe: To use instead of the flags'.
+        changes: Fields of the recipe that differ from the flags.
     """
     recipe = recipe or setup.recipe(config, method=method, **changes)
     dataset = setup.open_tested(config.dataset)
@@ -251,7 +259,8 @@ def shard_counts(config: Sharded) -> list[int]:
 def owners_of_train(config: Sharded) -> Counter[str]:
     """The number of --dataset's remaining training images of each owner in --owners.
 
-    Raises: InputError for an image without an owner.
+    Raises:
+        InputError: An image without an owner.
     """
     if not config.owners:
         raise InputError("--owners=CSV must be given with --sharding=owner; got none")

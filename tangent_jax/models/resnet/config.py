@@ -14,10 +14,14 @@ EXPANSION = 4  # factor of a bottleneck's channels
 class ResNetConfig:
     """The configuration of a residual network v1.5.
 
-    `blocks`: the number in each layer; `width`: the channels of the first layer, doubled in every next one (inside a
-    bottleneck; four times that outside); `stem`: large is 7 x 7 with stride 2 and a max pool, small is 3 x 3, for small
-    images; `slope`: of the ReLU below 0 (LQF linearises networks with a leaky ReLU); `eps`: the batch norms';
-    `stem_width`: the channels of the stem, None for those of the first layer.
+    Attributes:
+        blocks: The number in each layer.
+        width: The channels of the first layer, doubled in every next one (inside a bottleneck; four times that
+            outside).
+        stem: large is 7 x 7 with stride 2 and a max pool, small is 3 x 3, for small images.
+        slope: The slope of the ReLU below 0 (LQF linearises networks with a leaky ReLU).
+        eps: The batch norms'.
+        stem_width: The channels of the stem, None for those of the first layer.
 
     >>> config = tj.models.ResNetConfig(blocks=(1, 1), bottleneck=False, width=4, stem="small", image_size=8, classes=3)
     >>> config.depth, config.channels(1)

@@ -38,8 +38,10 @@ def forward(
 ) -> Dual:
     """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: outputs, "b c").
 
-    `seen`: None, or a dict that receives the batch's mean and variance of each norm, which are then used. A model
-    without a head gives mean features, "b d".
+    A model without a head gives mean features, "b d".
+
+    Args:
+        seen: None, or a dict that receives the batch's mean and variance of each norm, which are then used.
     """
     dx: ArrayTangent = None
     for stage in stages_run(config.depth + 1, partial(input_shape, config), x, start, stop):

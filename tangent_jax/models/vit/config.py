@@ -27,12 +27,13 @@ class ViTConfig:
     norms'; classes = 0: no head, the model gives features; `adapter_width`: the features of the adapters in blocks from
     `adapter_from` on, 0 for none (Houlsby et al. 2019).
 
-    pool        the class token; the mean of the patches, normalised after it, before it, or not at all; class token
-                and mean, or class token and first register, side by side; attention of a learned query (pools.py)
-    gated       the MLP is a product of two layers: SwiGLU if the activation is silu
-    positions   learned: added to class token and patches, resampled by `position_filter` (positions.py) at another
-                image size; rotary: of queries and keys (rules/rotary.py), with the period `rope_theta`; or none
-    registers   tokens without a position between the class token and the patches (Darcet et al. 2024)
+    Attributes:
+        pool: The class token; the mean of the patches, normalised after it, before it, or not at all; class token and
+            mean, or class token and first register, side by side; attention of a learned query (pools.py).
+        gated: The MLP is a product of two layers: SwiGLU if the activation is silu.
+        positions: Learned: added to class token and patches, resampled by `position_filter` (positions.py) at another
+            image size; rotary: of queries and keys (rules/rotary.py), with the period `rope_theta`; or none.
+        registers: Tokens without a position between the class token and the patches (Darcet et al. 2024).
 
     >>> config = tj.models.ViTConfig(width=8, depth=1, heads=2, mlp_width=16, patch_size=4, image_size=8, classes=3)
     >>> config.tokens, config.grid

@@ -26,7 +26,8 @@ def covers(*tables: list[Rule]) -> Callable[[str], bool]:
 def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str, title: str = "") -> Flat:
     """The tensors under our paths; `title`: of the naming whose rules they are.
 
-    Raises: InputError for a name that no rule covers, and for two names of one leaf.
+    Raises:
+        InputError: A name that no rule covers, and two names of one leaf.
     """
     flat: Flat = {}
     names: dict[str, str] = {}

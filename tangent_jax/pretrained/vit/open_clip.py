@@ -45,7 +45,8 @@ def vision_of(file: Tensors) -> tuple[dict[str, Any], dict[str, Any]]:
 def facts_of(file: Tensors) -> tuple[dict[str, Any], Images]:
     """(fields of a configuration, its images) of a visual tower under open_clip's names.
 
-    Raises: InputError if neither the JSON nor the caller says the activation and the heads, and for unknown fields.
+    Raises:
+        InputError: If neither the JSON nor the caller says the activation and the heads, and for unknown fields.
     """
     if NAME in file.beside:
         return of_json(file)

@@ -47,9 +47,12 @@ OF_WRAPPER = ("model_type", "do_pooling")
 def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """(facts, normalisation of its images or None) of a file under timm's names.
 
-    is_ours: the caller's name is one of this library's; its sizes are compared when the file is read.
-    Raises: InputError for an architecture that is unsupported or differs from the tensors, for an unnamed one if
-            several match, and for an unknown field.
+    Args:
+        is_ours: The caller's name is one of this library's; its sizes are compared when the file is read.
+
+    Raises:
+        InputError: An architecture that is unsupported or differs from the tensors, an unnamed one if several match,
+            and an unknown field.
     """
     where = f"config.json beside {file.path}"
     config = file.beside.get("config", {})
@@ -173,8 +176,9 @@ PUBLISHED = {
 def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
     """The model_type in config.json, one of `types`: those whose tensors have such names.
 
-    Raises: InputError without a config.json that states the number of heads, unless the caller names an architecture;
-            for another type, and for an unknown field.
+    Raises:
+        InputError: Without a config.json that states the number of heads, unless the caller names an architecture; for
+            another type, and for an unknown field.
     """
     where, config = f"config.json beside {file.path}", file.beside.get("config", {})
     kind = config.get("model_type")

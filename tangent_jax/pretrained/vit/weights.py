@@ -188,7 +188,9 @@ def with_distillation(flat: Flat, path: str) -> Flat:
 def with_one_head(flat: Flat, path: str) -> Flat:
     """The leaves with DeiT's two heads as one head on class and distillation token side by side.
 
-    (x W + b + x' W' + b') / 2 = [x, x'] [W / 2; W' / 2] + (b + b') / 2
+    ::
+
+        (x W + b + x' W' + b') / 2 = [x, x'] [W / 2; W' / 2] + (b + b') / 2
     """
     heads = [flat.get(f"{name}/{leaf}") for name in ("head", "head_dist") for leaf in ("kernel", "bias")]
     if not any("head" in name.split("/")[0] for name in flat):
@@ -334,7 +336,9 @@ def read_fields(file: Tensors) -> dict[str, Any]:
 def infer(flat: Flat, file: Tensors, known: dict[str, Any], prepared: ImageSize | None) -> ViTConfig:
     """Infers the architecture from the tensors.
 
-    known: fields that the file states; prepared: the size of its images, where it states one.
+    Args:
+        known: Fields that the file states.
+        prepared: The size of its images, where it states one.
     """
     path, rotary = file.path, known.get("positions") == "rotary"
     needed = ["patch_embedding/kernel", "block_0/mlp_in/kernel"] + ["position_embedding"] * (not rotary)
@@ -401,8 +405,9 @@ def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any], pre
 def with_class_row(flat: Flat, said: bool | None) -> Flat:
     """The leaves with a position of 0 for the class token, if the file has positions for patches only.
 
-    said: True if the class token has a position; None if nothing says so: in Google's and Hugging Face's files the
-    patches then form a square.
+    Args:
+        said: True if the class token has a position; None if nothing says so: in Google's and Hugging Face's files the
+            patches then form a square.
     """
     position = flat.get("position_embedding")
     if position is None or position.ndim < 2 or "class_token" not in flat or said:
@@ -415,8 +420,10 @@ def with_class_row(flat: Flat, said: bool | None) -> Flat:
 def build(flat: Flat, file: Tensors, known: dict[str, Any], images: Images, is_of_any_size: bool = False) -> Pretrained:
     """The model of these leaves and this preprocessing.
 
-    is_of_any_size: its program resamples the positions by itself, so that it runs at the size of the images. If
-    the positions are for another size, one line says both.
+    If the positions are for another size, one line says both.
+
+    Args:
+        is_of_any_size: Its program resamples the positions by itself, so that it runs at the size of the images.
     """
     flat = with_class_row(flat, known.pop("class_position", None))
     known = {name: value for name, value in known.items() if value is not None}
