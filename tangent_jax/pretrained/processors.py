@@ -111,7 +111,7 @@ def images_of(file: Tensors, published: Published | None = None) -> Images | Non
     A pretrained_cfg comes before a processor's JSON, as in transformers.
 
     Args:
-        published: The preprocessing published for the model_type of its tensors, for a processor's JSON without a class.
+        published: The preprocessing that goes with the model_type of its tensors, for JSON without a class.
 
     Raises:
         InputError: A class of processors, or a step, that is not supported.
