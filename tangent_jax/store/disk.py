@@ -194,9 +194,11 @@ class Disk:
     def leftovers(self) -> list[Path]:
         """The store's files that no line names: removed weights, and files of a writer that was killed."""
         live = {entry.id for _, entry in self.state.files()} | {*self.state.receipts}
-        ours = [p for kind in KINDS for p in self.root.glob(f"{kind}/*") if OURS.fullmatch(p.name)]
         partial = [self.root / f"{name}.partial" for name in MARKS]
-        dead = [p for p in ours if p.name.split(".")[0] not in live or p.suffix == ".partial"]
+        dead = []
+        for folder in (self.root / kind for kind in KINDS):
+            names = [name for name in (os.listdir(folder) if folder.is_dir() else ()) if OURS.fullmatch(name)]
+            dead += [folder / name for name in names if name[:16] not in live or name.endswith(".partial")]
         return [p for p in (*dead, *partial) if p.is_symlink() or p.is_file()]
 
     def sweep(self) -> None:

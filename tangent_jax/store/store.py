@@ -155,8 +155,9 @@ class Store(Disk, Components):
 
     @property
     def origins(self) -> dict[str, Provenance]:
-        """The provenance of each component, by name."""
-        return {name: self.provenance(name) for name in self}
+        """The provenance of each component, by name; one that was read before is not read again."""
+        kept, entries = self._origins, self.state.components
+        return {name: kept[entries[name].id][1] if entries[name].id in kept else self.provenance(name) for name in self}
 
     @property
     def has_own_heads(self) -> bool:

@@ -67,9 +67,14 @@ def test_adding_reads_each_line_once(tmp_path, monkeypatch):
     monkeypatch.setattr(Provenance, "from_json", classmethod(lambda *a: read.append(a[-1]) or from_json(*a)))
     monkeypatch.setattr(State, "apply", lambda *a: applied.append(a[-1]) or apply(*a))
     store = Store(tmp_path / "store")
+    paths = []
+    file = Store.file
+    monkeypatch.setattr(Store, "file", lambda *a: paths.append(a[-1]) or file(*a))
     for s in range(8):
+        before = len(paths)
         store.add(f"{s}", part(s), origin(s))
     assert (len(read), len(applied)) == (8, 8)
+    assert len(paths) - before <= 4  # the files of itself and of one other
     other = Store(tmp_path / "store")
     other.add("8", part(8), origin(8))
     store.reload()
