@@ -9,7 +9,7 @@
     mean        H_s = I: the paper's
 
 `curvature` and `inputs` treat a kernel and its bias as one kernel of the inputs (x, 1). The merge equals joint training
-if the objectives are quadratic with these H_s. The other MERGES are no such sums, with a file each, as ties.py.
+if the objectives are quadratic with these H_s. Other MERGES live in their own files, such as ties.py.
 All take components in the order of their names, so a removal merges the others as if alone. Sources: Jin et al. 2023
 (RegMean) for `inputs`, Matena and Raffel 2022 for `fisher`; the average of G was measured here. On the host, in f64.
 """

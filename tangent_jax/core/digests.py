@@ -17,7 +17,7 @@ from tangent_jax.core.placement import cores
 
 PIECE = 1 << 24  # bytes
 KNOWN: dict[int, bytes | None] = {}
-"""The digest of each array that `note` was told of, by the array's `id`; None until it is asked for."""
+"""The digest of each array registered by `note`, by the array's `id`; None until it is asked for."""
 
 
 def digests(arrays: Sequence[Any]) -> list[bytes]:

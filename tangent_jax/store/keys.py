@@ -4,8 +4,8 @@
 
     keys.json    mode 0600: 32 random bytes (hex), made with the store
 
-Who has a photograph, a receipt or a list of removed images, but not the key, cannot tell whether it is meant. The key
-travels with copies of the store, never with an export or a receipt. A component's own file in the store keeps plain
+Without the key nobody can test whether a photograph is listed, even with a receipt or the list of removed images. The
+key travels with copies of the store, never with an export or a receipt. A component's own file in the store keeps plain
 identifiers, as it keeps the names of its images: a removal must find every copy of an image, also in components that
 came from another store, and it deletes that file. So whatever leaves a store hides them first.
 

@@ -81,7 +81,7 @@ class RemovalPlan:
         one_of("how", how, WAYS)
         for name, holding in self.components.items():
             if how in holding.impossible:
-                raise InputError(f"{name} does not allow how={how}: {holding.impossible[how]}. Drop it; train anew")
+                raise InputError(f"{name} does not allow how={how}: {holding.impossible[how]}. Drop it and retrain")
 
 
 def plan_removal(

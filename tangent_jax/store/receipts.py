@@ -35,7 +35,7 @@ RETRAINED = (
 )
 MOVED = (
     "A retrained component was not trained from zero: it was moved from the removed component to the optimum on the "
-    "images that stay. Its certificate, under optima, bounds the distance, and is no privacy."
+    "images that stay. Its certificate, under optima, bounds the distance, and is not a privacy guarantee."
 )
 COUNTED = "The penalty Lambda of a component under optima still counts the removed images."
 LIMITS = (
@@ -140,12 +140,12 @@ class Receipt:
         asked: The words of the request.
         owner: The owner, if all images of one were requested.
         unseen: Identifiers of requested images that no component saw; these three in hidden form (keys.py), so that
-            only who has the store's key can tell whether a photograph or a person is meant.
+            only with the store's key can anyone test whether a photograph or a person is listed.
         deleted: Files of the store, and rows in the cache.
         not_reached: Known places of the images, or of weights trained on them, that were left alone, with exports.
         anchors: A line for each anchor that was fine-tuned on removed images.
-        optima: The optima of retrained components that are optima.
-        time: UTC.
+        optima: The solves of retrained components that are optima.
+        time: In UTC.
         path: The receipt's file, which is not part of its text.
 
     >>> store = demo.store()

@@ -38,7 +38,7 @@ from tangent_jax.store.factors import check_factors
 from tangent_jax.store.lines import Entry, Remove, timestamp
 from tangent_jax.store.plans import RemovalPlan, contents
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text, survivors_of
-from tangent_jax.store.retraining import Retrained, retrain, said_of
+from tangent_jax.store.retraining import Retrained, receipt_fields, retrain
 from tangent_jax.store.store import Store
 
 
@@ -165,7 +165,7 @@ def commit(
         deleted=traces.deleted,
         not_reached=traces.not_reached,
         anchors=plan.anchors,
-        **said_of(how, retrained),
+        **receipt_fields(how, retrained),
         store=store.identity,
         journal=store.journal.last(),
         time=timestamp(),

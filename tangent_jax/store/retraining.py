@@ -159,7 +159,7 @@ def solve_again(
     if start is not None:
         near = distance_bound(predict, start, left, objective) / 10
         optimum = dataclasses.replace(optimum, certificate=min(optimum.certificate, near))
-    with show_progress(f"{name}: to the optimum of what is left"):
+    with show_progress(f"{name}: solving on the remaining data"):
         solved = optimum.fit(predict, left, objective, start=start)
     provenance = origin.trained_on(
         left,
@@ -185,10 +185,10 @@ def check_finite(name: str, *certificates: float) -> None:
         )
 
 
-def said_of(how: str, retrained: Mapping[str, Retrained]) -> dict[str, Any]:
+def receipt_fields(how: str, retrained: Mapping[str, Retrained]) -> dict[str, Any]:
     """The fields of a Receipt about the components that a removal puts back; a bound that is not finite bounds nothing.
 
-    >>> said_of("retrain", {"ann": Retrained(demo.fitted.dw, demo.origin, float("inf"))})["distance_bounds"]
+    >>> receipt_fields("retrain", {"ann": Retrained(demo.fitted.dw, demo.origin, float("inf"))})["distance_bounds"]
     {}
     """
     bounds = {name: rounded_up(new.distance_bound) for name, new in retrained.items() if new.distance_bound is not None}

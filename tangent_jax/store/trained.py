@@ -31,11 +31,11 @@ class Leaves(Tagged):
     reset = False
 
     def below_head(self, pretrained: Pretrained, token: Array, fresh: Array) -> Pretrained:
-        """The model with what it gets before its head."""
+        """The model with the changes below its head."""
         return pretrained.with_class_token(self.blocks, token) if self.new_class_token else pretrained
 
     def with_head(self, pretrained: Pretrained, fresh: Array) -> Pretrained:
-        """The model with what it gets once it has its head."""
+        """The model with the changes that need its head."""
         if not self.reset:
             return pretrained
         return pretrained.reset(make_subset(pretrained.model, self.kind, self.blocks), fresh)
@@ -217,7 +217,7 @@ class Network(Trained):
 
 
 def names_of(classes: int | Sequence[str], head: str) -> Sequence[str]:
-    """The names of the classes; InputError for their number, of which no named or frozen head is made."""
+    """The names of the classes; InputError for a number: a named or frozen head needs class names."""
     if isinstance(classes, int):
         raise InputError(f"classes must be names for the head {head}; got {classes}. Pass the names.")
     return classes

@@ -39,7 +39,7 @@ from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.receipts import Optimum, Trace
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
-from tangent_jax.store.retraining import Retrained, check_finite, rounded_up, said_of, solve_again
+from tangent_jax.store.retraining import Retrained, check_finite, receipt_fields, rounded_up, solve_again
 from tangent_jax.store.store import Store
 from tangent_jax.store.verification import verify, verify_receipt
 from tangent_jax.train.features import Features
@@ -703,5 +703,5 @@ def test_missing_certificate_erases_nothing(certificates):
 def test_optimum_bound_is_rounded_up():
     exact = Optimum(total_penalty=1.25, certificate_before=0.231, certificate=0.01, passes=3, converged=True)
     new = Retrained(part(1), origin(1), None, exact)
-    optima = said_of("exact", {"all": new})["optima"]
+    optima = receipt_fields("exact", {"all": new})["optima"]
     assert optima == {"all": dataclasses.replace(exact, certificate_before=0.3)}
