@@ -360,7 +360,7 @@ def main(config: Config) -> None:
     how = f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     what = "statistics" if map_ else f"{subset.name}: {subset.size:,} numbers"
     print(f"{dataset.name}: {len(train)} train; {what}; {how}", file=sys.stderr)
-    origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
+    origin = tj.store.make_provenance(predict, recipe, dataset.classes).with_data(owners=owners)
     evaluated: Any = predict
     if map_:
         fitted, evaluated, dw, audit = release(config, map_, train, mechanism, dataset.classes)

@@ -154,7 +154,9 @@ def test_private_protects_owners(cache, tmp_path):
         assert (result["owners"], result["examples"]) == (len(origins[-1].protected_units()), None)
     assert sorted(map(len, (o.protected_units() for o in origins)))[0] > 30
     assert len(origins[0].protected_units() | origins[1].protected_units()) == 100
-    together = spent_together([(o.privacy, frozenset(o.protected_units())) for o in origins if o.privacy])
+    together = spent_together(
+        [(spent, frozenset(o.protected_units())) for o in origins if (spent := o.training.privacy)]
+    )
     assert abs(together.epsilon - 3) < 1e-6  # no owner is in both
     table.write_text("\n".join([*whose, "digit 5000,bob"]) + "\n")
     _, err = run("private", *flags, f"--out={tmp_path}/out", code=1)

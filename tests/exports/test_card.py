@@ -98,7 +98,7 @@ def test_card_is_stable_and_holds_no_image(tmp_path):
     said = json.loads((tmp_path / "a/provenance.json").read_text())
     assert said["files"]["README.md"] == file_fingerprint(tmp_path / "a/README.md")
     hidden = [
-        *(i for part in SAID["of"].values() for pair in part.examples for i in pair),
+        *(i for part in SAID["of"].values() for pair in part.data.examples for i in pair),
         "/home",
         "ann0",
         "shard 0",
