@@ -272,7 +272,7 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     line = json.loads(run("store", "remove", where, "--name=shard 0,shard 1")[0])
     receipt = json.loads(Path(line["receipt"]).read_text())["predicate"]
     exports = [("export", f"{tmp_path}/{name}") for name in ("export", "served")]
-    assert [(trace["kind"], trace["path"]) for trace in receipt["not_reached"]][:2] == exports
+    assert [(trace["kind"], trace["path"]) for trace in receipt["not_reached"] if trace["kind"] == "export"] == exports
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}Z", receipt["time"])
     stored = next(Path(where[8:]).glob("components/*.safetensors"))
     stored.write_bytes(stored.read_bytes().replace(b"digit", b"digiT", 1))

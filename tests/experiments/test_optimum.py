@@ -75,7 +75,7 @@ def test_solved_model_forgets_exactly(places, tmp_path):
     cold = solve(predict, features, make_objective("rsl", 4.8 / 43), certificate=5e-3)
     gap = trees.plus(Store(tmp_path / "store")["all"].dw, trees.scale(-1.0, cold.dw))
     assert float(trees.squared_norm(gap)) ** 0.5 <= removed["certificate"] + cold.info.certificate
-    assert left.total_penalty == pytest.approx(4.8)
+    assert left.training.total_penalty == pytest.approx(4.8)
     assert not left.identifiers & {*gone}
     assert Store(tmp_path / "store").has_factors("all")
     merged = result_of("store", "compose", store, "--merge=curvature")
