@@ -76,7 +76,7 @@ def test_solved_model_forgets_exactly(places, tmp_path):
     gap = trees.plus(Store(tmp_path / "store")["all"].dw, trees.scale(-1.0, cold.dw))
     assert float(trees.squared_norm(gap)) ** 0.5 <= removed["certificate"] + cold.info.certificate
     assert left.training.total_penalty == pytest.approx(4.8)
-    assert not left.identifiers & {*gone}
+    assert not left.data.identifiers & {*gone}
     assert Store(tmp_path / "store").has_factors("all")
     merged = result_of("store", "compose", store, "--merge=curvature")
     assert merged["merge"] == "curvature"
