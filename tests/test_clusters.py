@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 import tomllib
-import venv
 from pathlib import Path
 
 import pytest
@@ -268,30 +267,6 @@ def test_image_runs_installed_command():
         assert f"podman push {container['image']}\n" in (FILES / "Containerfile").read_text()
 
 
-@pytest.mark.long
-def test_the_image_s_lines_install_the_command(tmp_path):
-    """In an empty environment, where no image can be built: what COPY takes, RUN, then the entry point."""
-    venv.create(tmp_path / "venv", with_pip=True)
-    path = f"{tmp_path / 'venv/bin'}:{os.environ['PATH']}"
-    environment = {"PATH": path, "HOME": os.environ["HOME"], "JAX_PLATFORMS": "cpu"}
-    (tmp_path / "image").mkdir()
-    for name, argument in instructions():
-        if name == "ARG":
-            key, _, value = argument.partition("=")
-            environment[key] = value
-        elif name == "COPY":
-            *sources, target = argument.split()
-            for source in sources:
-                where = tmp_path / "image" / target
-                (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, where)
-        elif name == "RUN":
-            subprocess.run(argument, shell=True, check=True, cwd=tmp_path / "image", env=environment)
-    (entry,) = json.loads(dict(instructions())["ENTRYPOINT"])
-    command = [tmp_path / "venv/bin" / entry, "finetune", "--epochs=1", f"--out={tmp_path / 'out'}"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, text=True, capture_output=True)
-    assert json.loads(done.stdout.splitlines()[-1])["dataset"] == "digits"
-
-
 # Slurm
 
 
@@ -374,18 +349,6 @@ def test_slurm_array_trains_and_composes(cluster, tmp_path):
         assert f'{{"shard": {part}, "of": 2, "groups": 2}}' in (tmp_path / f"log-{part}").read_text()
     output(*flags, f"--store={tmp_path / 'alone'}", f"--out={tmp_path / 'alone-out'}")
     assert content_of_stores(tmp_path / "stores") == content_of_stores(tmp_path / "alone")
-
-
-@pytest.mark.long
-def test_part_stops_before_its_time_is_over(cluster, tmp_path):
-    command = [*SHARDS, "--epochs=1000000", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
-    options = ["--array=0-0", "--time=1", "--signal=TERM@20"]
-    number = submit(cluster, tmp_path / "log", *options, command=command)
-    assert slurm.wait(lambda: fields(cluster, number)["Restarts"] == "1", 120)
-    cluster("scancel", number)
-    log = (tmp_path / "log").read_text()
-    assert re.search(r"Exited with exit code (130|143)", log)
-    assert "DUE TO TIME LIMIT" not in log
 
 
 def stand_in(folder, at_term):

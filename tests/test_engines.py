@@ -190,13 +190,3 @@ def test_engine_folds_despite_killed_worker(engine):
     assert said.pop("seconds") > 0
     assert said.pop("accuracy") > 0.95
     assert said == {"images": 898, "killed": True, "same_bits": True}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("engine", ["apache_beam", "ray"])
-def test_engine_folds_birds_despite_killed_worker(engine, shared, vit_tiny):
-    """Features are those of the cache of all runs; a first run computes them in minutes."""
-    said = run_example(engine, f"--dataset=folder:{shared}/data/cub50.zip", f"--weights={vit_tiny}")
-    assert said.pop("seconds") > 0
-    assert said.pop("accuracy") > 0.8
-    assert said == {"images": 1500, "killed": True, "same_bits": True}
