@@ -92,14 +92,6 @@ def test_group_costs_its_sensitivity(unit, group, epsilon):
     assert got == pytest.approx(moved.get_epsilon_for_delta(1e-5), rel=1e-4)
 
 
-def test_unbounded_group_is_refused():
-    with pytest.raises(InputError, match="group must be 1 beside Poisson samples; got 2"):
-        Mechanism(1.0, 2.0, 10, 1e-5, 0.1).compute_epsilon(group=2)
-    with pytest.raises(InputError, match=r"group must be a whole number >= 1; got 0"):
-        Mechanism(1.0, 2.0, 10, 1e-5).compute_epsilon(group=0)
-    assert Mechanism(1.0, 2.0, 0, 1e-5).compute_epsilon(group=3) == 0
-
-
 def test_huge_account_is_bounded_at_once():
     """Of ten million Poisson steps, which a file may say; the whole data bound them."""
     for sigma, rate in ((1.0, 0.01), (0.5, 0.5)):
@@ -107,8 +99,6 @@ def test_huge_account_is_bounded_at_once():
         epsilon = Spent(Mechanism(1.0, sigma, 10**7, 1e-5, rate), 10**7, True).compute_epsilon()
         assert 500 < epsilon == epsilon_of(sigma, 10**7, 1e-5)
         assert time.perf_counter() - began < 5
-    with pytest.raises(InputError, match="noise_multiplier must be 1e-09 or more"):
-        Mechanism(1.0, 1e-200, 10, 1e-5)
 
 
 def test_missing_rate_means_whole_data():
@@ -131,6 +121,54 @@ def test_delta_without_finite_epsilon_is_refused():
     assert composed_epsilon(runs, 2e-13) < 6
 
 
-def test_unreachable_budget_is_refused():
-    with pytest.raises(InputError, match="delta must be one that noise can reach; got one lost in rounding"):
-        accounting.search(lambda sigma: 10.0, 1.0, 1.0, -2.0)
+@pytest.mark.parametrize(("epsilon", "sigma"), [(1, 26.380), (3, 9.833), (8, 4.244)])
+def test_full_batch_noise_is_dp_accountings(epsilon, sigma):
+    found = calibrate(epsilon, 1e-5, 50)
+    assert abs(found - sigma) < 6e-4
+    assert abs(epsilon_of(found, 50, 1e-5) - epsilon) < 1e-9
+    accountant = pld.PLDAccountant().compose(GaussianDpEvent(found), 50)
+    assert abs(accountant.get_epsilon(1e-5) - epsilon) < 1e-4 * epsilon  # four digits
+
+
+def test_a_claim_never_exceeds_its_budget():
+    for epsilon in (1e-3, 0.1, 1.0, 3.0, 8.0, 50.0, 100.0):
+        for delta in (1e-15, 1e-5, 1e-2):
+            assert make_mechanism(epsilon, delta).compute_epsilon() <= epsilon
+    assert Mechanism(1.0, 2.0, 0, 1e-5).compute_epsilon(group=3) == 0
+
+
+DISCRETE = {"noise": "discrete"}
+WRONG = [
+    (lambda: make_mechanism(0.0, 1e-5), "^epsilon must be a finite number > 0; got 0.0"),
+    (lambda: make_mechanism(float("nan"), 1e-5), "epsilon must be a finite number > 0; got nan"),
+    (lambda: make_mechanism(1e9, 1e-5), "epsilon must be in 0.001..100"),
+    (lambda: make_mechanism(1e-9, 1e-5, sampling_rate=0.1), "epsilon must be in 0.001..100"),
+    (lambda: make_mechanism(1.0, 1e-5, steps=0), r"steps must be a whole number in 1\.\."),
+    (lambda: make_mechanism(3.0, 1e-5, clip_norm=1e-40), r"clip_norm must be in 1e-12..1e\+12; got 1e-40"),
+    (lambda: make_mechanism(3.0, 1e-5, clip_norm=1e38), r"clip_norm must be in 1e-12..1e\+12"),
+    (lambda: make_mechanism(3.0, 1e-300, sampling_rate=0.1), r"delta must be in \[1e-14, 1\) for Poisson"),
+    (lambda: make_mechanism(3.0, 1e-5, unit="image"), "unit must be one of example, owner; got image"),
+    (lambda: Mechanism(1.0, 1e-200, 10, 1e-5), "noise_multiplier must be 1e-09 or more"),
+    (lambda: Mechanism(1.0, 1.0, 5, 1e-5, noise="laplace"), "noise must be one of gaussian, discrete; got laplace"),
+    (lambda: Mechanism(1.0, 1.0, 5, 1e-5, 0.5, **DISCRETE), "on all examples at every step; got Poisson samples"),
+    (lambda: Mechanism(1.0, 0.1, 5, 1e-5, **DISCRETE), "noise_multiplier of discrete noise must be 0.25 or more"),
+    (
+        lambda: Mechanism(1.0, 2.0, 10, 1e-5, 0.1).compute_epsilon(group=2),
+        "group must be 1 beside Poisson samples; got 2",
+    ),
+    (lambda: Mechanism(1.0, 2.0, 10, 1e-5).compute_epsilon(group=0), "group must be a whole number >= 1; got 0"),
+    (lambda: calibrate(1.0, 1.5, 50), r"delta must be in \[1e-15, 1\), below 1 / examples"),
+    (lambda: epsilon_of(0.0, 50, 1e-5), r"noise_multiplier must be in 1e-09..1e\+15"),
+    (lambda: epsilon_of(1.0, 0, 1e-5), r"steps must be a whole number in 1\.\."),
+    (lambda: epsilon_of(1.0, 5, 1e-5, sampling_rate=0.0), r"sampling_rate must be in \(0, 1\]"),
+    (
+        lambda: accounting.search(lambda sigma: 10.0, 1.0, 1.0, -2.0),
+        "delta must be one that noise can reach; got one lost in rounding",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "match"), WRONG)
+def test_impossible_mechanisms_are_refused(call, match, untyped):
+    with pytest.raises(InputError, match=match):
+        call()

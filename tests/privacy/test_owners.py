@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, private_task, programs_of
 
-from experiments.shared.private_many import fit_private_many
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import fingerprint
@@ -31,10 +30,7 @@ from tangent_jax.train.optimizers import momentum
 
 CE = make_loss("ce")
 OF_TWO = jnp.array([[1.0, 1, 1], [1, 1, 0]])  # owners of three examples and of two, padded
-SUMS = {
-    "vmapped": jax.jit(clipped_sum, static_argnames="chunk"),
-    "closed form": jax.jit(clipped_sum_closed_form),
-}
+SUMS = {"vmapped": jax.jit(clipped_sum, static_argnames="chunk"), "closed form": jax.jit(clipped_sum_closed_form)}
 
 
 def as_account(fields):
@@ -198,20 +194,6 @@ def test_programs_are_as_many_as_powers_of_two():
     assert len(programs) == 4  # owners of 1, 2, 3 to 4, and 5 to 8 examples
 
 
-def test_owner_models_at_once_are_single_ones():
-    data, optimizers = points(), [momentum(0.1), momentum(0.03)]
-    mechanisms = [make_mechanism(e, 1e-3, 3, clip, unit="owner") for e, clip in ((1.0, 1.0), (3.0, 0.5))]
-    options = {"optimizers": optimizers, "seeds": [0, 1], "start": START}
-    together = fit_private_many([linear] * 2, data, mechanisms=mechanisms, **options)
-    for got, mechanism, optimizer, seed in zip(together, mechanisms, optimizers, (0, 1), strict=True):
-        alone = fit_private(linear, data, mechanism=mechanism, start=START, optimizer=optimizer, seed=seed)
-        assert_rel_close(got.dw, jax.tree.map(np.asarray, alone.dw))
-        assert got.info.spent == alone.info.spent
-    mixed = [mechanisms[0], dataclasses.replace(mechanisms[1], unit="example")]
-    with pytest.raises(InputError, match="mechanisms must be of one unit; got example and owner"):
-        fit_private_many([linear] * 2, data, mechanisms=mixed, **options)
-
-
 def test_features_know_their_owners(tmp_path):
     data, count = points(), 70
     inputs, targets = np.tile(data.inputs, (5, 1)), np.tile(data.targets, 5)
@@ -241,7 +223,6 @@ def test_features_know_their_owners(tmp_path):
             lambda: Batches(np.zeros((3, 1)), np.zeros(3, int), owners=["a"]),
             r"owners must be the owner of each of 3 examples, a name or a number; got <U1 of shape \(1,\)",
         ),
-        (lambda: make_mechanism(3.0, 1e-5, unit="image"), "unit must be one of example, owner; got image"),
     ],
 )
 def test_wrong_owners_are_one_clear_line(call, match):

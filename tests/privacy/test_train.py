@@ -289,16 +289,6 @@ def test_step_is_paid_before_taken(tmp_path, monkeypatch):
     assert rest.info.spent.compute_epsilon() <= 3 + 1e-9
 
 
-def test_lost_result_is_not_spent_again(tmp_path):
-    train(ledger=Ledger(tmp_path))
-    for folder in tmp_path.iterdir():
-        if folder.is_dir():
-            for path in sorted(folder.rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() else path.unlink()
-    with pytest.raises(InputError, match="must be of one run; one is missing"):
-        train(ledger=Ledger(tmp_path))
-
-
 NOTHING = Spent(Mechanism(1.0, 1.0, 1_000_000, 1e-5), 0, True)
 
 
@@ -311,10 +301,7 @@ def test_a_ledger_is_held_by_one_run(tmp_path):
         assert again.spent.steps_paid == 3
     (tmp_path / "ledger.json").write_text("{}")
     for _ in range(2):  # and a refused ledger is not held
-        with (
-            pytest.raises(InputError, match="must be unaltered; it was edited"),
-            open_ledger(tmp_path, "mine", NOTHING),
-        ):
+        with pytest.raises(InputError, match="it was edited"), open_ledger(tmp_path, "mine", NOTHING):
             pass
 
 
@@ -367,11 +354,14 @@ def test_disjoint_components_cost_the_dearest():
 # Wrong uses
 
 
+def many(data, mechanisms, count=1):
+    settings = {"optimizers": [momentum()] * count, "seeds": [0] * count, "start": START}
+    return fit_private_many([linear] * count, data, mechanisms=mechanisms, **settings)
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: make_mechanism(0.0, 1e-5), "^epsilon must be a finite number > 0; got 0.0"),
-        (lambda: make_mechanism(1.0, 1e-5, steps=0), r"steps must be a whole number in 1\.\."),
         (lambda: momentum(0.0), "learning_rate must be a finite number > 0"),
         (lambda: train(make_mechanism(1.0, 1 / 40)), "delta must be < 1 / examples = 0.025; got 0.025"),
         (
@@ -388,27 +378,14 @@ def test_disjoint_components_cost_the_dearest():
             lambda: fit_private(linear, Batches(*points(1)), mechanism=MECHANISM, start=START),
             "at least 2 examples; got 1",
         ),
+        (lambda: many(Batches(*points()), [MECHANISM] * 2), "every list must have one entry per model"),
         (
-            lambda: fit_private_many(
-                [linear],
-                Batches(*points()),
-                mechanisms=[MECHANISM] * 2,
-                optimizers=[momentum()],
-                seeds=[0],
-                start=START,
-            ),
-            "every list must have one entry per model",
+            lambda: many(Batches(*points(), resident_bytes=8), [MECHANISM]),
+            "inputs that the device holds must take at most 8 bytes",
         ),
         (
-            lambda: fit_private_many(
-                [linear],
-                Batches(*points(), resident_bytes=8),
-                mechanisms=[MECHANISM],
-                optimizers=[momentum()],
-                seeds=[0],
-                start=START,
-            ),
-            "inputs that the device holds must take at most 8 bytes",
+            lambda: many(Batches(*points()), [MECHANISM, dataclasses.replace(MECHANISM, unit="owner")], 2),
+            "mechanisms must be of one unit; got example and owner",
         ),
         (
             lambda: noisy_mean(ClippedSum(START, jnp.zeros(1), jnp.zeros(()), 1.0), 0.0, 1.0, noise_key(0, 0)),
