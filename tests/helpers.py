@@ -28,8 +28,10 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.solver.statistics import as_tree, moments
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Data, Training, make_provenance
 from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 from tangent_jax.store.verification import verify
 from tangent_jax.train.losses import CrossEntropy
@@ -240,6 +242,19 @@ def origin(s, **changes):
     examples = tuple((f"{i:064x}", f"photo {i}.jpg") for i in range(3 * s, 3 * s + 3))
     made = make_provenance(predict, Recipe(seed=s))
     return changed(made, **{"examples": examples, "seconds": 1.5, **changes})
+
+
+def filled(root, count=3, **changes):
+    """A store of `part(0)`, `part(1)`, ..., named shard 0, shard 1, ..."""
+    store = Store(root)
+    for s in range(count):
+        store.add(f"shard {s}", part(s), origin(s, **changes))
+    return store
+
+
+def drop(store, *names):
+    """The receipt of a removal of components by name."""
+    return remove(store, plan_removal(store, names=names))
 
 
 def changed(origin, **changes):

@@ -7,17 +7,7 @@ import pytest
 from tangent_jax.core.checks import InputError
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.store import lines
-from tangent_jax.store.lines import (
-    Add,
-    Compose,
-    Discard,
-    Entry,
-    Export,
-    Exported,
-    Merge,
-    Released,
-    Remove,
-)
+from tangent_jax.store.lines import Add, Compose, Discard, Entry, Export, Exported, Merge, Released, Remove
 from tangent_jax.store.state import replay
 
 ENTRY = {"id": "0" * 16, "weights": "w", "file": "f", "origin": "o", "crc": "0" * 8}

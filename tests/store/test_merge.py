@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense import flat, jacobian, ridge
-from helpers import assert_rel_close, components, composed, origin, part, predictor, private_task
+from helpers import assert_rel_close, components, composed, filled, origin, part, predictor, private_task
 from jax.flatten_util import ravel_pytree
 
 from tangent_jax.composition.component import Component
@@ -145,9 +145,7 @@ def test_ties_averages_elected_signs():
 
 @pytest.mark.parametrize("how", [how for how in MERGES if how not in MEANS])
 def test_a_store_merges_without_factors(tmp_path, how):
-    store = Store(tmp_path / "store")
-    for s in range(3):
-        store.add(f"shard {s}", part(s), origin(s))
+    store = filled(tmp_path / "store")
     parts, _ = all_of(3)
     assert trees.fingerprint(store.compose(how=how)) == trees.fingerprint(merge(components(parts), how))
     remove(store, plan_removal(store, names=["shard 1"]))

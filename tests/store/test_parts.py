@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import origin, part
+from helpers import drop, filled, origin, part
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
@@ -23,17 +23,6 @@ from tangent_jax.store.verification import verify
 
 SIZES = (9, 8, 16, 8, 8)  # of shards: 2, 1, 2, 1 and 1 steps of 8
 GROUPS = [["0", "2"], ["1", "3"], ["4"]]
-
-
-def filled(root, count):
-    store = Store(root)
-    for s in range(count):
-        store.add(f"shard {s}", part(s), origin(s))
-    return store
-
-
-def drop(store, *names):
-    return remove(store, plan_removal(store, names=names))
 
 
 SETTINGS = {"kind": "head", "epochs": 1, "batch_size": 8, "output": "tangent"}
@@ -166,10 +155,7 @@ def test_missing_parts_are_trained(trained, tmp_path):
 
 @pytest.mark.parametrize(
     ("settings", "options", "difference"),
-    [
-        ({"epochs": 2}, {}, "epochs 2, here 1"),
-        ({}, {"factors": True}, "factors false, here true"),
-    ],
+    [({"epochs": 2}, {}, "epochs 2, here 1"), ({}, {"factors": True}, "factors false, here true")],
 )
 def test_other_part_is_refused_by_setting(trained, tmp_path, settings, options, difference):
     shards, _ = trained
@@ -187,18 +173,6 @@ def test_a_part_of_other_images_is_refused(trained, tmp_path):
     for other in (shards, dataclasses.replace(shards, rows={"1": shards.rows["1"]})):
         with pytest.raises(InputError, match="0 has other images or shards"):
             fill(Store(tmp_path / "store"), other, parts=[tmp_path / "part"])
-
-
-def test_emptied_shard_is_not_retrained(trained, tmp_path):
-    shards, whole = trained
-    in_memory = dataclasses.replace(shards.features, inputs=np.array(shards.features.inputs), folder=None)
-    shards = dataclasses.replace(shards, features=in_memory)  # whose cache the removal does not search
-    store = Store(tmp_path / "store")
-    fill(store, shards, only={0, 1})
-    gone = next(iter(store))
-    remove(store, plan_removal(store, names=[gone]))
-    fill(store, shards)
-    assert [*store] == [name for name in sorted(whole) if name != gone]
 
 
 # Stores that were filled apart, and copies
@@ -244,14 +218,8 @@ def test_taking_in_twice_changes_nothing(tmp_path):
     [
         (lambda other: other.add("shard 0", part(5), origin(5)), "shard 0 of .* has other numbers in"),
         (lambda other: other.add("other", part(5), origin(5, anchor="0")), "anchor must be"),
-        (
-            lambda other: other.add("other", part(0), origin(5)),
-            "other must have numbers of its own",
-        ),
-        (
-            lambda other: drop(filled(Path(other.root), 1), "shard 0"),
-            "there has removed something",
-        ),
+        (lambda other: other.add("other", part(0), origin(5)), "other must have numbers of its own"),
+        (lambda other: drop(filled(Path(other.root), 1), "shard 0"), "there has removed something"),
     ],
 )
 def test_unfit_store_is_not_taken_in(tmp_path, change, message):

@@ -2,32 +2,24 @@
 
 import dataclasses
 import json
+import os
 import re
 
 import pytest
-from helpers import origin, part
+from helpers import drop, filled, origin, part
 from run_binary import ROOT
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.receipts import RECEIPT, STATEMENT, Receipt, is_name, read_receipt
-from tangent_jax.store.removal import remove
-from tangent_jax.store.store import Store
+from tangent_jax.store.verification import verify, verify_receipt
 
 FIELDS = {field.name for field in dataclasses.fields(Receipt)} - {"path"}
 
 
-def filled(root):
-    store = Store(root)
-    for s in range(2):
-        store.add(f"shard {s}", part(s), origin(s))
-    return store
-
-
 def test_receipt_states_journal_and_sum(tmp_path):
-    store = filled(tmp_path / "store")
+    store = filled(tmp_path / "store", 2)
     before = store.journal.last()
-    receipt = remove(store, plan_removal(store, names=["shard 0"]))
+    receipt = drop(store, "shard 0")
     fields = json.loads(receipt.path.read_text())
     assert {*fields} == {"_type", "subject", "predicateType", "predicate"}  # those of in-toto's Statement v1
     assert (fields["_type"], fields["predicateType"]) == ("https://in-toto.io/Statement/v1", RECEIPT)
@@ -37,29 +29,53 @@ def test_receipt_states_journal_and_sum(tmp_path):
     assert digests == {"journal": before, "composition": receipt.composed_after}
     assert {*fields["predicate"]} == FIELDS
     assert dataclasses.replace(read_receipt(receipt.path)[0], path=receipt.path) == receipt
-    last = remove(store, plan_removal(store, names=["shard 1"]))
+    last = drop(store, "shard 1")
     assert [artefact["name"] for artefact in json.loads(last.path.read_text())["subject"]] == ["journal"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"predicateType": "urn:other"},
-            f"its type must be {STATEMENT} with {RECEIPT}; got {STATEMENT} with urn:other",
-        ),
-        ({"_type": "urn:other"}, "its type must be"),
-        ({"predicate": []}, "must be an object"),
-        ({"predicate": {}}, "must hold the field removed"),
-    ],
-)
-def test_other_statement_is_no_receipt(tmp_path, change, message):
-    store = filled(tmp_path / "store")
-    path = remove(store, plan_removal(store, names=["shard 0"])).path
-    (tmp_path / "other.json").write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(InputError, match=re.escape(message)) as error:
-        read_receipt(tmp_path / "other.json")
-    assert "must be a receipt of a removal" in str(error.value)
+OTHER = {
+    "another type": ({"predicateType": "urn:other"}, f"its type must be {STATEMENT} with {RECEIPT}; got {STATEMENT} w"),
+    "no statement": ({"_type": "urn:other"}, "its type must be"),
+    "a list": ({"predicate": []}, "must be an object"),
+    "no field": ({"predicate": {}}, "must hold the field removed"),
+    **{repr(text[:9]): (text, "") for text in (b"[]", b"null", b"\xff\xfe", b"{", b'{"survivors": 3}', b"[" * 99999)},
+    "no file": (None, "(No such file or directory)"),
+    "a link": ("link", "plain file"),
+    "a pipe": ("pipe", "plain file"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), OTHER.values(), ids=OTHER)
+def test_what_is_no_receipt_is_named(tmp_path, change, message):
+    store = filled(tmp_path / "store", 2)
+    path = drop(store, "shard 0").path
+    kept = path.rename(tmp_path / "kept.json")
+    if change == "link":
+        path.symlink_to(kept)
+    elif change == "pipe":
+        os.mkfifo(path)
+    elif change is not None:
+        is_text = isinstance(change, bytes)
+        path.write_bytes(change if is_text else json.dumps({**json.loads(kept.read_text()), **change}).encode())
+    with pytest.raises(InputError, match="must be a receipt of a removal.*" + re.escape(message)) as error:
+        verify_receipt(store, path)
+    assert "\n" not in str(error.value)
+    assert change not in ("link", "pipe") or f"receipts/{path.name}: a link" in verify(store)[0]
+
+
+def test_altered_receipt_is_told(tmp_path, monkeypatch):
+    store, copy = filled(tmp_path / "store"), tmp_path / "copy.json"
+    path = drop(store, "shard 1").path
+    copy.write_text(path.read_text())
+    assert verify_receipt(store, copy) == []
+    copy.write_text(path.read_text().replace("The removed components", "the removed components"))
+    assert "edited or forged" in verify_receipt(store, copy)[0]
+    assert "that of another store" in verify_receipt(filled(tmp_path / "other"), path)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr("tangent_jax.composition.compose.weighted_sum", lambda _: part(9))
+        assert verify_receipt(store, path) == ["the survivors' sum is not the receipt's"]
+    store.add("back", part(1), origin(7))
+    assert verify_receipt(store, path) == ["back: is a removed component"]
 
 
 def test_page_describes_every_field():
@@ -67,11 +83,6 @@ def test_page_describes_every_field():
     assert RECEIPT in page
     described = page.partition("| field of the predicate |")[2]
     assert {*re.findall(r"^\| `(\w+)` \|", described, re.MULTILINE)} == FIELDS
-
-
-def test_a_receipt_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"gone\.json must be a receipt of a removal \(No such file or directory\)"):
-        read_receipt(tmp_path / "gone.json")
 
 
 @pytest.mark.parametrize("name", ["shard 0", "ann@example.org", "हिन्दी", "café", "a-b_c.d+e"])

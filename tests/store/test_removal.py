@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from helpers import origin, part
+from helpers import drop, filled, origin, part
 from hypothesis import given
 from hypothesis import strategies as st
 from photos import write
@@ -33,7 +33,6 @@ from tangent_jax.store import removal
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.lines import Add
-from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.receipts import Optimum, Trace
@@ -46,10 +45,6 @@ from tangent_jax.train.features import Features
 from tangent_jax.train.objective import make_objective
 
 PRIVATE = Spent(make_mechanism(3.0, 1e-5), 50, True)
-
-
-def drop(store, *names):
-    return remove(store, plan_removal(store, names=names))
 
 
 @pytest.fixture(scope="module")
@@ -132,19 +127,6 @@ def test_retrained_component_names_first_cache(task, tmp_path, settings):
         assert {str(first.path), str(other.path)} == {*store.provenance("all").training.folders}
 
 
-def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
-    recipe, predict, data, cache = task
-    train = extract(predict, data.train, cache)
-    store = Store(tmp_path / "store")
-    dw = jax.tree.map(np.ones_like, predict.zeros())
-    store.add("all", dw, make_provenance(predict, recipe).trained_on(train, 1.0, (str(tmp_path / "moved"),)))
-    shutil.rmtree(tmp_path / "cache")
-    receipt = remove(store, plan_removal(store, examples=[train.examples[0][0]]), cache=cache)
-    assert [(trace.kind, trace.component) for trace in receipt.deleted] == [("component", "all")]
-    for folder in (tmp_path / "moved", tmp_path / "cache"):
-        assert Trace("run", str(folder)) in receipt.not_reached
-
-
 def test_unseen_images_lose_cached_rows(task, tmp_path):
     """Test images, by identifier; the components stay."""
     recipe, predict, data, cache = task
@@ -190,18 +172,6 @@ def test_composing_brings_no_image_back(task, tmp_path, capsys):
     with pytest.raises(InputError, match="it holds a guest, a component of others"):
         fill(store, shards)
     assert [*store] == ["a guest", "shard 0"]
-
-
-def test_removed_component_is_not_added_again(tmp_path):
-    store = Store(tmp_path)
-    for s in range(3):
-        store.add(f"shard {s}", part(s), origin(s))
-    remove(store, plan_removal(store, examples=["photo 4.jpg"]))
-    with pytest.raises(InputError, match=r"1 were removed from this store, such as photo 4\.jpg"):
-        Store(tmp_path).add("again", part(7), origin(1))
-    store.add("without", part(8), origin(1, examples=origin(1).data.examples[:1]))
-    journal = (tmp_path / "journal.jsonl").read_text()
-    assert origin(1).data.examples[1][0] not in journal  # hashed: the store does not say whose it was
 
 
 def test_shown_component_stays_spent(tmp_path):
@@ -266,15 +236,6 @@ def test_protected_image_is_public_nowhere(tmp_path, released):
     store.add("open", part(2), origin(0))  # no account: nothing is claimed of both
 
 
-def test_released_component_needs_no_account(tmp_path):
-    store = Store(tmp_path)
-    store.add("open", part(0), origin(0))
-    store.compose()
-    drop(store, "open")
-    store.add("private", part(1), origin(1, privacy=PRIVATE))
-    assert store.spent(["private"]) is None
-
-
 # The store's own files
 
 
@@ -299,32 +260,39 @@ def test_only_files_of_its_own_are_swept(tmp_path):
     assert len([line for line in verify(store) if "not the store's" in line]) == 4
 
 
-@pytest.mark.parametrize(
-    "gone", [["journal.jsonl"], ["HEAD"], ["journal.jsonl", "HEAD"], ["journal.jsonl", "HEAD", "store.json"]]
-)
-def test_lost_journal_deletes_nothing(tmp_path, gone):
-    store = Store(tmp_path / "store")
-    store.add("a", part(0), origin(0))
-    path = store.path("a")
-    for name in gone:
-        (tmp_path / "store" / name).unlink()
-    with pytest.raises(InputError, match=r"is missing|an empty folder"):
-        Store(tmp_path / "store").add("b", part(1), origin(1))
-    assert path.exists()
+def lost(*names):
+    return lambda store: [(store.root / name).unlink() for name in names]
 
 
-@pytest.mark.parametrize("how", ["format", "operation"])
-def test_later_version_is_refused_and_kept(tmp_path, how):
-    store = Store(tmp_path)
-    store.add("a", part(0), origin(0))
-    if how == "format":
-        (tmp_path / "store.json").write_text('{"format": 9, "store": "x", "more": 1}')
-    else:
-        with store.using(change=True):
-            store.journal.append({"op": "anneal", "name": "a", "time": "2030-01-01T00:00:00Z"})
-    with pytest.raises(InputError, match=r"(Update|Use the version of) tangent_jax.* nothing was changed"):
-        Store(tmp_path).add("b", part(1), origin(1))
-    assert len([*tmp_path.glob("components/*")]) == 1
+def write_unknown_line(store):
+    with store.using(change=True):
+        store.journal.append({"op": "anneal", "name": "a", "time": "2030-01-01T00:00:00Z"})
+
+
+UPDATE = "(Update|Use the version of) tangent_jax.* nothing was changed"
+HARM = {
+    "no journal": (lost("journal.jsonl"), "is missing"),
+    "no HEAD": (lost("HEAD"), "is missing"),
+    "neither": (lost("journal.jsonl", "HEAD"), "is missing"),
+    "no list at all": (lost("journal.jsonl", "HEAD", "store.json"), "an empty folder"),
+    "no key": (lost("keys.json"), "must hold the store's key; it is missing. Restore it from a backup"),
+    "no mark and key": (lost("store.json", "keys.json"), "store.json and keys.json; both are missing"),
+    "no mark": (lost("store.json"), "must not be removed ones"),
+    "a later format": (
+        lambda store: (store.root / "store.json").write_text('{"format": 9, "store": "x", "more": 1}'), UPDATE),
+    "a later line": (write_unknown_line, UPDATE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("harm", "match"), HARM.values(), ids=HARM)
+def test_harmed_store_refuses_and_keeps_all(tmp_path, harm, match):
+    store = filled(tmp_path)
+    drop(store, "shard 1")
+    harm(store)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=match):
+        Store(tmp_path).add("back", part(1), origin(1))
+    assert [path for path in before if not path.exists() or path.read_bytes() != before[path]] == []
 
 
 def test_deleted_lock_stops_before_commit(tmp_path):
@@ -340,9 +308,7 @@ def test_deleted_lock_stops_before_commit(tmp_path):
 
 
 def test_every_read_checks_its_hash(tmp_path):
-    store = Store(tmp_path)
-    for s in range(2):
-        store.add(f"shard {s}", part(s), origin(s))
+    store = filled(tmp_path, 2)
     path = store.path("shard 1")
     whole = path.read_bytes()
     for at in (len(whole) - 5, 30, whole.index(b"photo")):
@@ -369,37 +335,6 @@ def test_step_and_its_provenance_belong_together(tmp_path):
         read_component(path)
 
 
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda s: s.add("a", jax.tree.map(lambda x: x * np.nan, part(3)), origin(3)), "finite; got NaN"),
-        (lambda s: s.add("a", {}, origin(3)), "names; got none"),
-        (lambda s: s.add("a", {"head": part(3)["head"]}, origin(3)), "the leaves that its provenance names"),
-        (lambda s: s.add("a", jax.tree.map(lambda x: x[..., :1], part(3)), origin(3)), "must have shape"),
-        (lambda s: s.add("a", part(0), origin(3)), "a must have numbers of its own; got those of shard 0"),
-        (lambda s: s.add("shard 0", part(0), origin(0)), "name must be new; got shard 0"),
-        (lambda s: s.add("../x", part(0), origin(0)), "a component's name must be of letters"),
-        (lambda s: s.add(" ", part(3), origin(3)), "a component's name must be of letters"),
-        (lambda s: s.add("a,b", part(3), origin(3)), "a component's name must be of letters"),
-        (lambda s: s.add("", part(3), origin(3)), "a component's name must be of letters"),
-    ],
-)
-def test_add_refuses_what_could_not_be_summed(tmp_path, call, match):
-    store = Store(tmp_path)
-    store.add("shard 0", part(0), origin(0))
-    with pytest.raises(InputError, match=match):
-        call(store)
-    assert [*Store(tmp_path)] == ["shard 0"]
-    store.add("anna.b+c@example.org", part(4), origin(4))  # contributors are known by their addresses
-
-
-def test_export_is_journaled_before_written(tmp_path):
-    store = Store(tmp_path)
-    store.add("a", part(0), origin(0))
-    store.release("/elsewhere/export", store.sum())  # and the writing is killed
-    assert drop(store, "a").not_reached[0] == Trace("export", "/elsewhere/export")
-
-
 def listed_exports(store, name):
     """The exports that the receipt of the removal of a component lists as not reached."""
     return [trace.path for trace in drop(store, name).not_reached if trace.kind == "export"]
@@ -408,63 +343,13 @@ def listed_exports(store, name):
 def test_removal_lists_exports_of_its_name(tmp_path):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
-    store.release("/of a", store.sum())
+    store.release("/of a", store.sum())  # whether or not it is written afterwards
     store.add("b", part(1), origin(1))
     store.release("/of both", store.sum())
     assert listed_exports(store, "b") == ["/of both"]
     store.discard(["a"])
     store.add("a", part(2), origin(2))  # replaced: the export of the earlier one is listed, too
     assert listed_exports(Store(tmp_path), "a") == ["/of a", "/of both"]
-
-
-def test_removal_lists_exports_of_merged(tmp_path):
-    first, second, third = (Store(tmp_path / name) for name in ("first", "second", "third"))
-    first.add("a", part(0), origin(0))
-    first.release("/of first", first.sum())
-    second.add("b", part(1), origin(1))
-    add_all(second, first)
-    add_all(third, second)
-    lines = len(third.state.lines)
-    add_all(third, second)
-    assert len(third.state.lines) == lines  # nothing more to say
-    assert listed_exports(third, "b") == []
-    assert listed_exports(third, "a") == ["/of first"]
-
-
-def test_unwritable_export_path_is_refused(tmp_path):
-    store = Store(tmp_path)
-    store.add("a", part(0), origin(0))
-    with pytest.raises(InputError, match=r"path of an export must have only characters that show; got '/\\x1bx'"):
-        store.release("/\x1bx", store.sum())
-    assert store.state.exports == []
-
-
-@pytest.mark.parametrize("content", [b"[]", b"null", b"\xff\xfe", b"{", b'{"survivors": 3}', b"[" * 99999])
-def test_a_malformed_receipt_is_one_line(tmp_path, content):
-    store = Store(tmp_path / "store")
-    (tmp_path / "receipt.json").write_bytes(content)
-    with pytest.raises(InputError, match="must be a receipt of a removal") as error:
-        verify_receipt(store, tmp_path / "receipt.json")
-    assert "\n" not in str(error.value)
-
-
-def test_wrong_receipt_sum_is_told(tmp_path, monkeypatch):
-    store = Store(tmp_path)
-    for s in range(2):
-        store.add(f"shard {s}", part(s), origin(s))
-    path = drop(store, "shard 1").path
-    assert verify_receipt(store, path) == []
-    monkeypatch.setattr("tangent_jax.composition.compose.weighted_sum", lambda _: part(9))
-    assert verify_receipt(store, path) == ["the survivors' sum is not the receipt's"]
-
-
-def test_bytes_appended_to_the_journal_are_told(tmp_path):
-    Store(tmp_path).add("a", part(0), origin(0))
-    with (tmp_path / "journal.jsonl").open("ab") as file:
-        file.write(b"more")
-    assert "4 bytes after the last line" in verify(Store(tmp_path))[0]
-    Store(tmp_path).add("b", part(1), origin(1))
-    assert verify(Store(tmp_path)) == []
 
 
 def test_a_line_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
@@ -497,42 +382,13 @@ def test_reader_needs_no_lock(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_command_removes_in_any_encoding(photographs, tmp_path):
-    cache, out = f"--cache_dir={tmp_path / 'cache'}", tmp_path / "anna@example.org"
-    run("finetune", cache, f"--dataset=folder:{photographs}", "--subset=head", "--epochs=1", f"--out={out}")
-    store = f"--store={tmp_path}/store"
-    run("store", "add", store, f"--source={out}")
-    assert [*Store(tmp_path / "store")] == ["anna@example.org"]
-    ids = tmp_path / "ids.txt"
-    for encoding in ("utf-8-sig", "utf-16"):
-        ids.write_text("train/a/3.png\ntrain/b/5.png\n", encoding=encoding)
-        _, err = run("store", "remove", store, cache, f"--examples={ids}", "--dry_run")
-        assert "2 of its 80 examples asked for" in err
-    _, err = run("store", "remove", store, "--name=anna@example.org", "--retrain", code=1)
-    assert "--retrain and --exact need --examples or --owner; got --name" in err
-    _, err = run("store", "remove", store, cache, f"--examples={ids}", "--retrain")
-    assert "trained again on the 78 left" in err
-    assert "rows of removed images" in err
-    assert "NOT reached: folder:" in err
-    assert f"NOT reached: {out}: a cache, or results of a run" in err
-    _, err = run("store", "remove", store, cache, f"--examples={ids}")
-    assert "train/a/3.png: removed before, on " in err
-
-
-@pytest.mark.slow
 def test_command_removes_a_contributor(photographs, tmp_path):
     """Whose they are is said once, when the components are made; the same for a component that nobody said it of."""
     cache, data = f"--cache_dir={tmp_path / 'cache'}", f"--dataset=folder:{photographs}"
     table, stores = tmp_path / "owners.csv", tmp_path / "stores"
     whose = {f"train/{c}/{i}.png": "bob" if i % 4 else "ann@example.org" for c in "ab" for i in range(40)}
     table.write_text("file,owner\n" + "".join(f"{name},{owner}\n" for name, owner in whose.items()))
-    sharded = (
-        "--sharding=owner",
-        f"--owners={table}",
-        f"--store={stores}",
-        "--method=taft",
-        "--epochs=1",
-    )
+    sharded = ("--sharding=owner", f"--owners={table}", f"--store={stores}", "--method=taft", "--epochs=1")
     line, err = run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}")
     assert (len([*stores.iterdir()]), json.loads(line)["full"]) == (1, {})  # nobody asked for a model of all owners
     assert "(for 2 components, one for each owner)" in err

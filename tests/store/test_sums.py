@@ -86,18 +86,6 @@ def test_weighted_sum_reads_only_weighed():
     assert (parts["a"]["x"] == 1).all()  # a first coefficient of 1 does not sum into the caller's component
 
 
-def test_components_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="components must be of one subset, architecture and dtype; got component 1"):
-        weighted_sum([(1, {"a": np.ones(2)}), (1, {"a": np.ones(3)})])
-    with pytest.raises(InputError, match=r"components must be at least 1"):
-        weighted_sum([])
-    for coefficients in (None, {}):
-        with pytest.raises(InputError, match="components must be at least 1; got none"):
-            compose({}, coefficients)
-    with pytest.raises(InputError, match=r"coefficients must be as many as components .1.; got 2"):
-        compose([Component({"x": np.ones(3)})], [1.0, 2.0])
-
-
 BIG = {
     "float32": np.full(3, 3e38, np.float32),
     "float16": np.full(3, 6e4, np.float16),
@@ -117,21 +105,6 @@ def test_non_finite_sum_is_refused(case):
     assert jax.jit(lambda dw: compose([Component(dw)] * 2))({"x": jnp.ones(2)})["x"].tolist() == [1, 1]
 
 
-def test_coefficient_one_adds_to_a_copy():
-    first, second = {"x": np.ones(3, np.float32)}, {"x": np.full(3, 2.0, np.float32)}
-    assert weighted_sum([(1.0, first), (1.0, second)])["x"].tolist() == [3.0] * 3
-    assert first["x"].tolist() == [1.0] * 3
-
-
-@pytest.mark.parametrize("leaf", [np.ones(3, int), np.ones(3, bool)])
-def test_only_floats_are_summed(leaf):
-    with pytest.raises(InputError, match="floats"):
-        weighted_sum([(0.5, {"x": leaf})])
-    for coefficient in (float("nan"), float("inf")):
-        with pytest.raises(InputError, match="coefficients must be a finite number"):
-            weighted_sum([(coefficient, {"x": np.ones(3)})])
-
-
 def test_halves_are_summed_in_f32():
     """A bf16 component first made all bf16, and sums of f16 overflowed."""
     whole = {"kernel": np.full(3, 60000, np.float16)}
@@ -148,13 +121,32 @@ def test_halves_are_summed_in_f32():
             composed({"a": empty, "b": empty})
 
 
-@pytest.mark.parametrize(("given", "match"), [
-    ("mean", "coefficients must be numbers in a list, or by name; got 'mean'"),
-    (["one", 1], "coefficients must be a finite number .*; got 'one'"),
-    ([1j, 1], "coefficients must be a finite number .*; got 1j"),
-    ([10**5000, 1], "coefficients must be a finite number .*; got an integer of 16610 bits"),
-])  # fmt: skip
-def test_wrong_coefficients_are_refused(given, match):
-    component = Component({"w": np.ones(2, np.float32)})
+ONE = Component({"w": np.ones(2, np.float32)})
+HALF = {"w": np.ones(2, np.float16)}
+FITS = "components must be of one subset, architecture and dtype; got component 1"
+WRONG = {
+    "sizes": (lambda: weighted_sum([(1, {"a": np.ones(2)}), (1, {"a": np.ones(3)})]), FITS),
+    "f32 and f16": (lambda: weighted_sum([(1, HALF), (1, ONE.dw)]), FITS),
+    "bf16 and f16": (lambda: weighted_sum([(1, HALF), (1, {"w": jnp.ones(2, jnp.bfloat16)})]), FITS),
+    "nothing": (lambda: weighted_sum([]), "components must be at least 1"),
+    "no component": (lambda: compose({}), "components must be at least 1; got none"),
+    "no coefficient": (lambda: compose({}, {}), "components must be at least 1; got none"),
+    "no leaf": (lambda: composed({"a": {}, "b": {}}), "components must have leaves; got an empty one"),
+    "no inner leaf": (lambda: composed({"a": {"body": {}}}), "components must have leaves; got an empty one"),
+    "integers": (lambda: weighted_sum([(0.5, {"x": np.ones(3, int)})]), "floats"),
+    "booleans": (lambda: weighted_sum([(0.5, {"x": np.ones(3, bool)})]), "floats"),
+    "more coefficients": (lambda: compose([ONE], [1.0, 2.0]), "coefficients must be as many as components .1.; got 2"),
+    "a word": (lambda: compose([ONE], "mean"), "coefficients must be numbers in a list, or by name; got 'mean'"),
+    **{
+        f"coefficient {str(given)[:4]}": (
+            lambda given=given: compose([ONE, ONE], [given, 1]), f"coefficients must be a finite number .*; got {said}")
+        for given, said in (
+            ("one", "'one'"), (1j, "1j"), (10**4000, "an integer of 13288 bits"), (np.nan, "nan"), (np.inf, "inf"))
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "match"), WRONG.values(), ids=WRONG)
+def test_what_has_no_sum_is_refused(call, match):
     with pytest.raises(InputError, match=match):
-        compose([component, component], given)
+        call()
