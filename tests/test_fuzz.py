@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from data.layouts import FEATURES, as_parquet, as_saved, as_table, as_tar
-from helpers import origin, part, small
+from helpers import drop, filled, origin, part, small
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from photos import picture
@@ -43,9 +43,8 @@ from tangent_jax.store.files import encode_component, read_component, read_metad
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import read_receipt
-from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
-from tangent_jax.store.verification import verify_receipt
+from tangent_jax.store.verification import verify, verify_receipt
 
 EXAMPLES = int(os.environ.get("TANGENT_JAX_FUZZ", "60"))
 FUZZ = settings(
@@ -303,11 +302,9 @@ def test_heads_and_adapters(folder, data):
 
 @pytest.fixture(scope="module")
 def store(folder):
-    store = Store(folder / "store")
-    for s in range(2):
-        store.add(f"shard {s}", part(s), origin(s))
+    store = filled(folder / "store", 2)
     store.compose()
-    return store, remove(store, plan_removal(store, names=["shard 1"])).path
+    return store, drop(store, "shard 1").path
 
 
 @FUZZ
@@ -332,7 +329,8 @@ def test_journals(store, data):
 
     def use():
         again = Store(store[0].root)
-        read(again.verify, lambda: plan_removal(again, examples=["photo 1.jpg"]), lambda: again.spent([*again]))
+        read(lambda: verify(again), lambda: plan_removal(again, examples=["photo 1.jpg"]))
+        read(lambda: again.spent([*again]))
 
     try:
         read(use)
