@@ -178,11 +178,7 @@ def posterior(folder):
     return SolverPosterior(predict, data, objective, fitted)(data.inputs[:1])
 
 
-CALLS = {
-    "resumed": resumed,
-    "posterior": posterior,
-    "factors": lambda folder: make_curvature(*small_task()),
-}
+CALLS = {"resumed": resumed, "posterior": posterior, "factors": lambda folder: make_curvature(*small_task())}
 
 
 @pytest.mark.parametrize("name", ["resumed", "posterior", *in_long("factors")])

@@ -331,10 +331,7 @@ def jitted():
         ),
         (lambda: Batches(X, Y[:0]), "data must have at least one example .*; got none"),
         (lambda: fit(predict, Batches(X, Y, KEY), start={}), r"a start dw must have leaves; got none. .* part of w\)"),
-        (
-            lambda: fit(predict, Batches(X, Y, KEY), start=jnp.zeros(3, int)),
-            "got int32. Leave it out .*Variable",
-        ),
+        (lambda: fit(predict, Batches(X, Y, KEY), start=jnp.zeros(3, int)), "got int32. Leave it out .*Variable"),
         (lambda: fit(predict, Batches(X, Y), start=START, key=KEY), "got none. Pass the key to Batches, not to fit"),
         (
             lambda: fit(lambda dw, x: Dual(x @ dw, x @ dw), Batches(X, Y, KEY), start=START),

@@ -104,10 +104,7 @@ def test_the_rows_of_fit_are_its_steps(tmp_path):
 
 
 def test_norms_are_of_gradient_and_step(tmp_path):
-    start, one = (
-        {"kernel": RNG.standard_normal((3, 3)).astype(np.float32)},
-        Batches(X, Y, KEY, batch_size=44),
-    )
+    start, one = ({"kernel": RNG.standard_normal((3, 3)).astype(np.float32)}, Batches(X, Y, KEY, batch_size=44))
     with log_steps(tmp_path) as log:
         fitted = fit(linear, one, CE, start=start, optimizer=adam(0.1), epochs=1, log=log)
     (row,) = rows(tmp_path)
