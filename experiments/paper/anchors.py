@@ -28,7 +28,6 @@ class Config(search.Searched, Training):
     blocks: int = FLAT["blocks"]
     dataset: tuple[str, ...] = ("digits",)
     dtype: str = FLAT["dtype"]
-    ignore_config: tuple[str, ...] = ()
     image_size: ImageSize | None = FLAT["image_size"]
     linearization: str = FLAT["linearization"]
     out: str = "out/anchors"
@@ -42,7 +41,7 @@ def main(config: Config) -> None:
     names = [Path(file).stem for file in files]
     anchors = dict(zip(names if len({*names}) == len(files) else files, files, strict=True))
     for file in files:
-        setup.load(file, config.architecture, config.ignore_config)  # raises before any long work
+        setup.load(file, config.architecture)  # raises before any long work
     runs = Runs(command.out_folder(config) / "runs.jsonl")
     sets = setup.open_datasets(config)
     most = min(len(dataset.train) for dataset in sets.values())

@@ -53,7 +53,6 @@ class Config(Results):
     cache_dir: str = "~/.cache/tangent_jax"
     dataset: tuple[str, ...] = ("digits",)
     finished: tuple[str, ...] = ()
-    ignore_config: tuple[str, ...] = ()
     image_size: ImageSize | None = FLAT["image_size"]
     only: tuple[str, ...] = ()
     other: str | None = None
@@ -113,7 +112,7 @@ def jobs(config: Config, names: dict[str, str]) -> list[Job]:
     budget = QUICK if config.quick else FULL
     specs = tuple(names)
     most = config.shards[-1]
-    model = given(config, "weights", "architecture", "ignore_config", "image_size")
+    model = given(config, "weights", "architecture", "image_size")
     data = (*model, *given(config, "cache_dir"))
     sets = f"--dataset={','.join(names)}"
     seeds = (f"--seed={','.join(config.seed)}",)

@@ -16,34 +16,23 @@ from typing import Any
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.records import convert, short
-from tangent_jax.pretrained.config_fields import is_without_effect
 
 APART = re.compile(r"head(_dist)?\.|fc\.|decoder_|mask_token$|pre_logits|.*num_batches_tracked$")
 """Tensors that do not distinguish architectures: the head, whose size is the classes, and unused parts."""
 
-WHOLE = ("architecture", "num_classes", "num_features", "global_pool", "model_args", "pretrained_cfg")
-"""The fields of timm's config.json."""
-LABELS = ("label_names", "label_descriptions", "license", "tags")
-CFG = (
-    "url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag", "custom_load",
-    "input_size", "test_input_size", "min_input_size", "fixed_input_size", "interpolation", "crop_pct",
-    "test_crop_pct", "crop_mode", "mean", "std", "num_classes", "label_offset", "label_names", "label_descriptions",
-    "pool_size", "test_pool_size", "first_conv", "classifier", "license", "description", "origin_url", "paper_name",
-    "paper_ids", "notes",
-)  # fmt: skip
-"""The fields of timm's pretrained_cfg."""
-OF_IMAGES = (
-    "mean", "std", "crop_pct", "crop_mode", "interpolation", "input_size", "fixed_input_size"
-)  # fmt: skip
+OF_IMAGES = ("mean", "std", "crop_pct", "crop_mode", "interpolation", "input_size", "fixed_input_size")
 """The fields of timm's pretrained_cfg that are read."""
 ARGUMENTS = {"img_size": "image_size", "num_heads": "heads", "act_layer": "activation", "global_pool": "pool"}
 """Arguments of timm's models that are read, and our names."""
-READ = (
-    "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "image_size", "patch_size",
-    "num_attention_heads", "hidden_act", "layer_norm_eps", "num_register_tokens", "use_swiglu_ffn", "use_gated_mlp",
-    "rope_theta", "rope_parameters",
+REFUSED = (
+    "attention_type", "auto_map", "backbone_config", "interpolate_offset", "norm_type", "parallel_attention",
+    "position_embedding_type", "pruned_heads", "quantization_config", "rms_norm_eps", "scale_attn", "use_mean_pooling",
+    "use_relative_position_bias", "window_size",
 )  # fmt: skip
-"""The fields of Hugging Face's Vision Transformers that are read."""
+"""Fields of config.json that change the outputs by parts that no network here has; others that are not read may stand.
+
+What a network computes stands in fields that are read, and in its tensors, of which none may be unknown.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,31 +94,29 @@ def alike(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Architecture]:
 def with_pretrained_cfg(config: dict[str, Any]) -> dict[str, Any]:
     """The config.json of timm with its pretrained_cfg in a field, where timm 0.5 and 0.6 wrote its fields at the top.
 
-    timm tells the old form by the field that it lacks. A field that neither form has stays at the top. Labels say
-    nothing about images; without other fields there is no pretrained_cfg.
+    timm tells the old form by the field that it lacks.
     """
     if "architecture" not in config or "model_type" in config or "pretrained_cfg" in config:
         return config
-    inner = {name: value for name, value in config.items() if name in CFG and name not in (*WHOLE, *LABELS)}
-    if not inner:
-        return config
-    outer = {name: value for name, value in config.items() if name not in inner}
-    if "labels" in outer:
-        outer["label_names"] = outer.pop("labels")
-    return {**outer, "pretrained_cfg": inner}
+    inner = {name: value for name, value in config.items() if name in OF_IMAGES}
+    return {**config, "pretrained_cfg": inner} if inner else config
 
 
-def check_understood(fields: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    """Raises InputError naming a field that is neither known, nor without effect, nor null or empty.
+def check_supported(fields: Mapping[str, Any], where: str, refused: Iterable[str] = REFUSED) -> None:
+    """Raises InputError naming a field that changes the outputs in a way that this library lacks."""
+    check_off(fields, [name for name in refused if fields.get(name)], where)
 
-    A value of false is refused too: it may switch off a feature that is on by default.
-    """
-    for name in sorted(fields.keys() - {*known}):
-        value = fields[name]
-        is_off = value is None or value in ({}, [], "")
-        if not is_off and not is_without_effect(name):
+
+def check_arguments(args: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Raises InputError naming an argument of another program's network that is not known; most change the outputs."""
+    check_off(args, args.keys() - {*known}, where)
+
+
+def check_off(fields: Mapping[str, Any], names: Iterable[str], where: str) -> None:
+    """Raises InputError naming the first of these fields that is not null or empty; false may switch off a default."""
+    for name in sorted(names):
+        if fields[name] not in (None, {}, [], ""):
             raise InputError(
-                f"there must be no {name} in {where}, since its effect on the outputs is not known here; got "
-                f"{short(value)}. If it has none, ignore it: --ignore_config={name}, or ignore_config=[{name!r}] of "
-                "tj.load"
+                f"there must be no {name} in {where}, as no network here has it; got {short(fields[name])}. Remove it "
+                "if it changes no output"
             )

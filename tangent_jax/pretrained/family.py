@@ -52,7 +52,6 @@ class Family:
         sizes: The fields of a configuration that an architecture decides.
         embedded: Weights in the package: the file in assets, by name.
         small: A configuration of two blocks, with which the tests go through all families.
-        fields: The fields of config.json that are read, at any depth.
     """
 
     name: str
@@ -64,4 +63,3 @@ class Family:
     sizes: tuple[str, ...]
     embedded: Mapping[str, str]
     small: Any
-    fields: tuple[str, ...] = ()

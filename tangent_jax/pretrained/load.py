@@ -8,7 +8,7 @@ metadata of our own files describe the model (`Description`), so that `load` res
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -55,13 +55,11 @@ BESIDE = ("config", "preprocessor_config", "processor_config", "open_clip_config
 """The JSON files beside weights."""
 FILES = (WEIGHTS, INDEX, *(f"{name}.json" for name in BESIDE))
 """The files of a folder of weights."""
-READ_FIELDS = frozenset(name for family in FAMILIES for name in family.fields)
-"""Fields of config.json that a family reads: they are never ignored."""
 METADATA = "tangent_jax"
 """The metadata key of a Description."""
 
 
-def load(source: str | os.PathLike, architecture: str | None = None, ignore_config: Sequence[str] = ()) -> Pretrained:
+def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrained:
     """Reads a pre-trained model, such as a Vision Transformer or a ResNet.
 
     Args:
@@ -69,8 +67,6 @@ def load(source: str | os.PathLike, architecture: str | None = None, ignore_conf
             .safetensors file, a folder with model.safetensors, or the URL of one of these, which is fetched once.
         architecture: Our name, such as "L/16", or timm's, such as "vit_base_patch16_224"; None if the file states it.
             It decides what tensors do not show, such as heads and activation, if no config.json does.
-        ignore_config: Fields of config.json that are read as if they were not there; an unknown field refuses the file
-            otherwise.
 
     Returns:
         Pretrained, with weights in f32 and classes = 0 if the file has no head. A file of `save` gives the saved model
@@ -83,14 +79,10 @@ def load(source: str | os.PathLike, architecture: str | None = None, ignore_conf
     >>> type(pretrained.model).__name__, pretrained.model.image_size
     ('VisionTransformer', 16)
     """
-    if isinstance(ignore_config, str):
-        raise InputError(f"ignore_config must be a sequence of names, such as ['{ignore_config}']; got one text")
     if source not in EMBEDDED and not str(source).startswith(("random:", "hf-hub:")):
         source = os.fspath(source) if paths.is_url(source) else expand_path(source)
     source = os.fspath(source)
     local = fetched(source) if paths.is_url(source) else Path(source)
-    if ignore_config and is_made(source):
-        raise InputError(f"ignore_config must be empty for {source}, which has no config.json; got {ignore_config[0]}")
     if source in EMBEDDED:
         with resources.as_file(resources.files("tangent_jax") / "assets" / EMBEDDED[source]) as path:
             pretrained = read(path)
@@ -99,22 +91,17 @@ def load(source: str | os.PathLike, architecture: str | None = None, ignore_conf
         model = family.model(config)
         pretrained = Pretrained(model, initial_weights(model, jax.random.key(0)), source)
     elif source.startswith("hf-hub:"):
-        pretrained = read(download(source.removeprefix("hf-hub:")), architecture, ignore_config)
+        pretrained = read(download(source.removeprefix("hf-hub:")), architecture)
     else:
         if not local.exists():
             raise InputError(
                 f"weights must be {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a "
                 f"folder; got {source}, which does not exist"
             )
-        pretrained = read(local, architecture, ignore_config)
+        pretrained = read(local, architecture)
     if architecture is not None and not (is_of_timm(architecture) and local.exists()):  # read has checked it
         check_architecture(architecture, pretrained.model, source)
     return dataclasses.replace(pretrained, source=source)
-
-
-def is_made(source: str) -> bool:
-    """True for weights that need no file or hub: embedded in the package, or random."""
-    return source in EMBEDDED or source.startswith("random:")
 
 
 def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
@@ -146,12 +133,12 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     write_whole(path, content) if url is None else paths.write(url, content)
 
 
-def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = ()) -> Pretrained:
-    """Reads the model in one file, or in a folder; `ignored`: fields of config.json, as `load` takes them."""
+def read(path: Path, architecture: str | None = None) -> Pretrained:
+    """Reads the model in one file, or in a folder."""
     path = weights_in(path) if path.is_dir() else path
     check_format(path)
     file = read_npz(path) if path.suffix == ".npz" else read_safetensors(path)
-    file = without_fields(file._replace(architecture=architecture), ignored)
+    file = file._replace(architecture=architecture)
     if METADATA in file.metadata:
         if is_of_timm(architecture):
             raise InputError(
@@ -223,38 +210,6 @@ def check_floats(file: Tensors) -> None:
             raise InputError(
                 f"{name} must be in F64, F32, F16 or BF16; it is in {value.dtype} in {file.path}. Convert it first"
             )
-
-
-def without_fields(file: Tensors, ignored: Sequence[str]) -> Tensors:
-    """The file with a config.json that lacks these fields, at any depth.
-
-    Raises:
-        InputError: A field that it has not, and one that is read: without it, a default would be taken.
-    """
-    config = file.beside.get("config", {})
-    for name in ignored:
-        if name not in fields_of(config):
-            raise InputError(f"ignore_config must name fields of config.json beside {file.path}; it has no {name}")
-        if name in READ_FIELDS:
-            raise InputError(
-                f"ignore_config must name fields that are not read; {name} of config.json beside {file.path} is read, "
-                "and may change the outputs. Correct it there"
-            )
-    return file._replace(beside={**file.beside, "config": dropped(config, {*ignored})}) if ignored else file
-
-
-def fields_of(config: Any) -> set[str]:
-    """The names of all fields of a JSON value, at any depth of objects."""
-    if not isinstance(config, dict):
-        return set()
-    return {*config}.union(*(fields_of(value) for value in config.values()))
-
-
-def dropped(config: Any, names: set[str]) -> Any:
-    """The JSON value without the fields of these names."""
-    if not isinstance(config, dict):
-        return config
-    return {name: dropped(value, names) for name, value in config.items() if name not in names}
 
 
 def download(hub_id: str) -> Path:

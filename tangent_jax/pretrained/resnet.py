@@ -12,14 +12,10 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, is_known, to_ours
-from tangent_jax.pretrained.architectures import LABELS, OF_IMAGES, WHOLE, check_understood, find, key_of
+from tangent_jax.pretrained.architectures import check_arguments, check_supported, find, key_of
 from tangent_jax.pretrained.family import Family, Naming, any_name
 from tangent_jax.pretrained.files import Tensors, assemble
 from tangent_jax.pretrained.processors import Images, Published, images_assumed, images_of, images_or_published
-
-HUGGING_FACE = ("embedding_size", "hidden_sizes", "depths", "layer_type", "downsample_in_first_stage")
-HUGGING_FACE += ("downsample_in_bottleneck", "hidden_act", "model_type")
-"""The fields of a ResNet's config.json in Hugging Face's format, besides those without effect."""
 
 OF_TORCHVISION = Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear")
 ASSUMED = "as by torchvision's IMAGENET1K_V1 (bilinear, 224 of 256 pixels) is assumed; its V2 has 232"
@@ -95,12 +91,11 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
 
 
 def check_said(file: Tensors) -> None:
-    """Raises InputError for a network without a name, one that is not supported, or an unknown field."""
+    """Raises InputError for a network without a name, one that is not supported, or an unknown argument."""
     config, where = file.beside.get("config", {}), f"config.json beside {file.path}"
+    check_supported(config, where)
     if config.get("model_type") == "resnet":
-        check_understood(config, HUGGING_FACE, where)
         return
-    check_understood(config, (*WHOLE, *LABELS, "model_type", "do_pooling"), where)
     name = file.architecture or config.get("architecture")
     if not isinstance(name, str):
         raise InputError(
@@ -110,7 +105,7 @@ def check_said(file: Tensors) -> None:
     own = find("resnet", "ResNets", str(name), where)
     args = config.get("model_args") or {}
     known = ("num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate", "global_pool")
-    check_understood(args, known, f"model_args of {where}")
+    check_arguments(args, known, f"model_args of {where}")
     pools = {config.get("global_pool", "avg"), args.get("global_pool", "avg")}
     if pools != {"avg"}:
         raise InputError(f"global_pool in {where} must be avg; got {' and '.join(map(str, pools))}")
@@ -123,7 +118,6 @@ FAMILY = Family(
     title="a ResNet",
     small=ResNetConfig((1, 1), False, width=2, stem="small", image_size=5, classes=7),
     model=ResNet,
-    fields=("model_type", *(field.name for field in dataclasses.fields(Beside)), *OF_IMAGES, *WHOLE),
     config=ResNetConfig,
     namings=(
         Naming(

@@ -288,4 +288,4 @@ def anchor_of(origin: Provenance, weights: str | None) -> Pretrained:
     recipe = origin.recipe
     assert recipe is not None
     anchor = recipe.anchor
-    return load(weights or anchor.weights, anchor.architecture, anchor.ignore_config)
+    return load(weights or anchor.weights, anchor.architecture)

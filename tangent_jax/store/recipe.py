@@ -55,7 +55,7 @@ plain.register(Loss)(spell_loss)  # JSON has a loss as the text that flags take
 
 @dataclasses.dataclass(frozen=True)
 class Anchor:
-    """The pre-trained model: `weights`, `architecture`, `ignore_config` as `load` takes them.
+    """The pre-trained model: `weights` and `architecture` as `load` takes them.
 
     Attributes:
         image_size: In pixels, a side or (height, width), None for the weights' own.
@@ -66,7 +66,6 @@ class Anchor:
 
     weights: str = "builtin"
     architecture: str | None = None
-    ignore_config: tuple[str, ...] = ()
     image_size: ImageSize | None = None
 
     def __post_init__(self) -> None:
@@ -74,7 +73,7 @@ class Anchor:
 
     def load(self, pretrained: Pretrained | None = None) -> Pretrained:
         """The model at its image size; `pretrained`: if it is loaded already."""
-        pretrained = pretrained or load(self.weights, self.architecture, self.ignore_config)
+        pretrained = pretrained or load(self.weights, self.architecture)
         return pretrained if self.image_size is None else pretrained.with_image_size(self.image_size)
 
 

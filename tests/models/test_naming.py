@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import assert_rel_close, images, small
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from models.layouts import google, hugging_face, model, said, timm
 from safetensors.numpy import save_file
 from saved import modern
@@ -21,11 +19,9 @@ from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import vit_config
 from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.pretrained.config_fields import WITHOUT_EFFECT
+from tangent_jax.pretrained.architectures import REFUSED
 from tangent_jax.pretrained.left_out import KINDS, left_out
 from tangent_jax.pretrained.load import load
-from tangent_jax.store.provenance import Provenance, make_provenance
-from tangent_jax.store.recipe import recipe_of
 
 ONES = np.ones(3, np.float32)
 
@@ -207,91 +203,23 @@ def test_blocks_in_one_of_two_depths_are_refused(tmp_path):
 # Fields of config.json
 
 
-OLD_TEXT = """
-add_cross_attention architectures bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
-cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample early_stopping
-encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id
-forced_eos_token_id id2label is_decoder is_encoder_decoder label2id length_penalty max_length min_length
-no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
-output_scores pad_token_id prefix problem_type pruned_heads remove_invalid_values repetition_penalty return_dict
-return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss
-tie_encoder_decoder tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript transformers_version
-typical_p use_bfloat16 xla_device output_past use_return_dict gradient_checkpointing use_cache dtype _name_or_path
-_commit_hash _attn_implementation _attn_implementation_autoset _attn_implementation_internal _from_auto _class_name
-_diffusers_version transformers.js_config attention_probs_dropout_prob hidden_dropout_prob attention_dropout dropout
-classifier_dropout layerdrop drop_path_rate initializer_range initializer_factor encoder_stride pooler_act
-pooler_output_size qkv_bias mlp_ratio num_channels layerscale_value use_mask_token apply_layernorm
-reshape_hidden_states out_features out_indices stage_names num_labels vocab_size license tags language label_smoothing
-loss_type semantic_loss_ignore_index logit_scale_init_value is_composition sub_configs base_config_key attribute_map
-has_no_defaults_at_init _auto_class transformers_weights custom_pipelines keys_to_ignore_at_inference
-base_model_tp_plan eos_token_ids
-"""
-OLD = OLD_TEXT.split()
-"""Fields that config.json of Vision Transformers has, of transformers 4.0 to 5.24."""
-CHANGING_TEXT = """
-quantization_config auto_map use_relative_position_bias use_absolute_position_embeddings use_mean_pooling
-attention_type window_size rms_norm_eps norm_type use_abs_pos interpolate_offset backbone_config parallel_attention
-position_embedding_type scale_attn
-"""
-CHANGING = CHANGING_TEXT.split()
-"""Fields of other networks, which may change outputs."""
-VALUES = st.sampled_from([True, False, 0, 7, 0.5, "text", [1], {"0": "a"}])
-
-
-def opened(folder, fields, ignored=()):
+def opened(folder, fields):
     """The model of Hugging Face's names beside a config.json with more fields."""
-    config, w = model(eps=1e-12)
-    if not (folder / "model.safetensors").exists():
-        save_file(hugging_face(config, w), folder / "model.safetensors")
+    save_file(hugging_face(*model(eps=1e-12)), folder / "model.safetensors")
     whole = {"model_type": "vit", "num_attention_heads": 2, "hidden_size": 128, **fields}
     (folder / "config.json").write_text(json.dumps(whole))
-    return load(folder, None, ignored).model.config
+    return load(folder).model.config
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("fields")
+def test_fields_that_are_not_read_may_stand(tmp_path):
+    fields = {"encoder_stride": 16, "max_length": 20, "attention_dropout": 0.5, "_name_or_path": "a", "of_2027": [1]}
+    assert opened(tmp_path, fields) == opened(tmp_path, {name: None for name in REFUSED})
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(fields=st.dictionaries(st.sampled_from(OLD + CHANGING), VALUES, max_size=12))
-def test_real_config_opens_or_names_a_field(folder, fields):
-    assert len({*OLD, *CHANGING}) >= 100
-    fields = {name: value if name != "pruned_heads" else {} for name, value in fields.items()}
-    changing = sorted(fields.keys() & {*CHANGING})
-    if not changing:
-        assert opened(folder, fields) == model(eps=1e-12, position_filter="bicubic_plain")[0]
-        return
-    with pytest.raises(InputError, match=f"no {changing[0]} in config.json .*--ignore_config={changing[0]}"):
-        opened(folder, fields)
-    assert opened(folder, fields, changing) == model(eps=1e-12, position_filter="bicubic_plain")[0]
-
-
-def test_field_without_effect_has_one_reason():
-    names = [name for names in WITHOUT_EFFECT.values() for name in names]
-    assert len({*names}) == len(names)
-    assert not {*names} & {"hidden_act", "layer_norm_eps", "num_attention_heads", "image_size", "patch_size"}
-
-
-def test_pruned_heads_are_refused(folder):
-    with pytest.raises(InputError, match=r"no pruned_heads in config.json"):
-        opened(folder, {"pruned_heads": {"0": [1]}})
-    with pytest.raises(InputError, match=r"ignore_config must name fields of config.json .*; it has no depths"):
-        opened(folder, {}, ["depths"])
-    with pytest.raises(InputError, match=r"ignore_config must be a sequence of names, such as \['depths'\]"):
-        opened(folder, {}, "depths")
-    with pytest.raises(InputError, match=r"ignore_config must be empty for builtin"):
-        load("builtin", None, ["depths"])
-
-
-def test_ignored_fields_stand_in_provenance(folder):
-    opened(folder, {"window_size": 7}, ["window_size"])
-    recipe = recipe_of(weights=str(folder), ignore_config=("window_size",))
-    predict = recipe.predictor(3)
-    origin = make_provenance(predict, recipe)
-    assert Provenance.from_json(origin.to_json()).recipe.anchor.ignore_config == ("window_size",)
-    with pytest.raises(InputError, match=r"no window_size in config\.json"):
-        recipe_of(weights=str(folder)).predictor(3)
+@pytest.mark.parametrize("name", REFUSED)
+def test_field_that_changes_outputs_is_refused(tmp_path, name):
+    with pytest.raises(InputError, match=rf"no {name} in config\.json .*; got {{'0': \[1\]}}"):
+        opened(tmp_path, {name: {"0": [1]}})
 
 
 def test_vision_config_dict_wins(tmp_path):
@@ -657,20 +585,6 @@ def test_flat_timm_config_is_pretrained_cfg(tmp_path):
     found = load(said(tmp_path, config={**images, **names, "num_features": 128})).model
     assert found == load(said(tmp_path, config={"pretrained_cfg": images})).model
     assert (found.preprocessing.mean, found.preprocessing.crop) == ((0.1, 0.2, 0.3), 0.8)
-    with pytest.raises(InputError, match=r"no head_scale in config\.json"):
-        load(said(tmp_path, config={**images, "head_scale": 2}))
-
-
-@pytest.mark.parametrize("name", ["mean", "std", "crop_pct", "input_size", "pretrained_cfg", "num_heads", "model_args"])
-def test_a_field_that_is_read_is_never_ignored(tmp_path, name):
-    config, w = model()
-    write(tmp_path, timm(config, w))
-    said(
-        tmp_path,
-        config={"num_classes": 7, "mean": [0.1] * 3, "std": [0.5] * 3, "crop_pct": 0.8, "input_size": [3, 32, 32]},
-    )
-    with pytest.raises(InputError, match=rf"ignore_config must name fields that are not read; {name} of config\.json"):
-        load(tmp_path, ignore_config=[name])
 
 
 # Original programs of timm's networks

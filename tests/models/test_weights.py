@@ -83,7 +83,6 @@ def test_norm_name_says_the_mean(tmp_path, pool):
         ({"pre_norm": True}, "pre_norm of .* must be True, as config.json says; got False"),
         ({"num_classes": 9}, "num_classes of .* must be 9, as config.json says; got 7"),
         ({"config": {"num_classes": 8}}, "num_classes of .* must be 8, as config.json says; got 7"),
-        ({"config": {"gated": False}}, "no gated in config.json beside .*; got False"),
         (
             {"config": {"pretrained_cfg": {"crop_mode": "border"}}},
             "crop_mode must be center or squash in .*; got border",
@@ -188,14 +187,10 @@ def test_heads_of_hugging_face_file(tmp_path):
     for wrong, match in (
         ({"model_type": "dinov3_vit"}, "model_type in .* must be one of vit, .*; got dinov3_vit"),
         ({"model_type": "dinov2"}, "must hold tensors of dinov2, as config.json says; got no layer scales"),
-        ({"use_relative_position_bias": False}, "no use_relative_position_bias in config.json .*; got False"),
     ):
         (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 2, **wrong}))
         with pytest.raises(InputError, match=match):
             load(tmp_path / "m.safetensors")
-    fields = {"model_type": "vit", "num_attention_heads": 2, "diversity_penalty": 0.0, "max_length": 20, "top_k": 50}
-    (tmp_path / "config.json").write_text(json.dumps(fields))  # as transformers 4 wrote them
-    assert load(tmp_path / "m.safetensors").model.config.heads == 2
 
 
 def test_named_architecture_has_family_eps(tmp_path):
@@ -413,7 +408,7 @@ CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
         (nothing, ("config.json", CFG), "std must be three numbers above 0"),
         (nothing, ("config.json", b"{not json"), "config.json must be JSON"),
         (nothing, ("config.json", [1]), "config.json must be a JSON object; got list"),
-        (nothing, ("config.json", {"hidden_act": 7}), "no hidden_act in config.json beside .*; got 7"),
+        (nothing, ("config.json", {"hidden_act": 7}), "hidden_act of config.json beside .* must be text or null"),
         (nothing, ("config.json", {"architecture": 7}), "architecture of config.json .* must be text or null"),
         (nothing, ("config.json", {"model_args": 7}), "model_args of config.json .* must be an object or null"),
         (nothing, ("preprocessor_config.json", {"image_mean": "x"}), "image_processor_type; got none"),

@@ -22,7 +22,7 @@ from tangent_jax.store.trainers import Adam, Optimum
 NAMES = ("gull", "owl", "wren")
 RECIPES = [
     Recipe(),
-    Recipe(tj.store.Anchor("x.safetensors", "L/16", ("window_size",), (224, 160)), dataset="folder:x", order=7, seed=3),
+    Recipe(tj.store.Anchor("x.safetensors", "L/16", (224, 160)), dataset="folder:x", order=7, seed=3),
     Recipe(trained=Tangent(OwnLeaves(2, "bitfit", True, True), NewHead(True, 2.0), "autodiff", "bfloat16", "tangent")),
     Recipe(trained=Network(LowRank(3, 4, kind="lora_b"), HeadFile("head.safetensors")), trainer=Adam(0.1, 5, 8, 2.0)),
     Recipe(trained=Tangent(Adapters(rank=4)), cache_dtype="float16"),
@@ -130,7 +130,7 @@ def test_a_loss_without_a_name_is_in_no_recipe():
 def test_recipe_shows_settings_in_one_dict():
     settings = RECIPES[3].settings
     assert settings == {
-        "weights": "builtin", "architecture": None, "ignore_config": (), "image_size": None, "dataset": "digits",
+        "weights": "builtin", "architecture": None, "image_size": None, "dataset": "digits",
         "cache_dtype": None, "order": 1, "trained": "Network", "leaves": "LowRank", "blocks": 3, "rank": 4,
         "new_class_token": False, "kind": "lora_b", "head": "HeadFile", "file": "head.safetensors",
         "linearization": "closed_form", "dtype": "float32", "loss": "rsl", "penalty": 1e-5, "trainer": "Adam",

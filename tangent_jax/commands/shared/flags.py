@@ -10,7 +10,7 @@ from absl import flags
 
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.settings import Settings
-from tangent_jax.commands.shared.table import TABLE, Names
+from tangent_jax.commands.shared.table import TABLE
 
 F: Any = flags.FLAGS
 SPLITS = ("train", "validation", "test")
@@ -25,10 +25,9 @@ def define(config: type[Settings], table: Mapping[str, partial] = TABLE) -> None
         make = field.metadata.get("row", table[name])
         default: Any = field.default
         about = make.keywords["help"]
-        is_list = make.func is flags.DEFINE_list or any(isinstance(parser, Names) for parser in make.args)
         if "values" in field.metadata:
             make = partial(flags.DEFINE_enum, help=about, enum_values=[*field.metadata["values"]])
-        elif isinstance(default, tuple) and name != "image_size" and not is_list:
+        elif isinstance(default, tuple) and name != "image_size" and make.func is not flags.DEFINE_list:
             make = partial(flags.DEFINE_list, help=about.removesuffix(".") + "; several with commas.")
         show(name, partial(make, default=[*default] if make.func is flags.DEFINE_list else default))
     if isinstance(fields["dataset"].default if "dataset" in fields else None, str):

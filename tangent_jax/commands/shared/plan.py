@@ -71,9 +71,7 @@ def plan_of(
     """The plan of a run on this many examples: FLOPs and bytes of a step or pass, and peaks, for one device."""
     mesh = mesh_of(topology)
     predict: Any = jax.eval_shape(
-        lambda: recipe.predictor(
-            classes, tj.load(recipe.anchor.weights, recipe.anchor.architecture, recipe.anchor.ignore_config)
-        )
+        lambda: recipe.predictor(classes, tj.load(recipe.anchor.weights, recipe.anchor.architecture))
     )
     features = features_of(recipe, predict, examples)
     match recipe.trainer:

@@ -18,7 +18,7 @@ from tangent_jax.store.recipe import FLAT
 PRIVATE_KINDS = tuple(kind for kind in KINDS if kind not in (*MADE, "everything"))
 """The subsets that a private run trains."""
 NAMED = (
-    *("weights", "architecture", "ignore_config", "image_size", "dtype", "linearization", "output"),
+    *("weights", "architecture", "image_size", "dtype", "linearization", "output"),
     *("loss", "penalty", "epochs", "batch_size", "solver", "certificate", "passes"),
     *("reset", "new_class_token", "head", "head_scale", "seed"),
     *("dataset", "cache_dtype", "method", "blocks", "rank", "radius"),
@@ -148,7 +148,6 @@ class Model(Settings):
 
     weights: str = FLAT["weights"]
     architecture: str | None = FLAT["architecture"]
-    ignore_config: tuple[str, ...] = FLAT["ignore_config"]
     image_size: ImageSize | None = FLAT["image_size"]
 
 

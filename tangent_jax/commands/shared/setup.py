@@ -36,7 +36,7 @@ def settings(config: Settings, **changes: Any) -> dict[str, Any]:
     """The flat settings of the binary's flags, with changes; those of lists, which are searched, have the default."""
     given: dict[str, Any] = {field: getattr(config, flag) for flag, field in FIELD_OF.items() if hasattr(config, flag)}
     for field, value in [*given.items()]:
-        if isinstance(value, tuple) and field not in ("ignore_config", "image_size"):
+        if isinstance(value, tuple) and field != "image_size":
             del given[field]
     rate = getattr(config, "lr_nlft", None)
     if changes.get("method") == "nlft" and rate is not None:
@@ -106,14 +106,14 @@ def predictor(recipe: AnyRecipe, classes: int | Sequence[str]) -> Any:
 
 def pretrained(anchor: Model | Anchor) -> tj.Pretrained:
     """The weights of the flags or of a recipe, at their own image size; loaded once."""
-    return load(anchor.weights, anchor.architecture, anchor.ignore_config)
+    return load(anchor.weights, anchor.architecture)
 
 
 @functools.cache
 @phase("weights")
-def load(weights: str, architecture: str | None, ignore_config: tuple[str, ...]) -> tj.Pretrained:
+def load(weights: str, architecture: str | None) -> tj.Pretrained:
     """As tj.load, once."""
-    return tj.load(weights, architecture, ignore_config)
+    return tj.load(weights, architecture)
 
 
 def train_images(config: Settings, dataset: Dataset) -> Examples:

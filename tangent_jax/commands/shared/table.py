@@ -42,18 +42,6 @@ class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-class Names(flags.ArgumentParser, flags.ArgumentSerializer):
-    """Converts between a tuple of names and its text, such as one,two."""
-
-    def parse(self, argument: Any) -> tuple[str, ...]:
-        """Returns the names; empty text has none."""
-        return argument if isinstance(argument, tuple) else tuple(filter(None, str(argument).split(",")))
-
-    def serialize(self, value: tuple[str, ...]) -> str:
-        """Returns the text."""
-        return ",".join(value)
-
-
 def spell(name: str) -> str:
     """A loss as --loss takes it, with its default hyper-parameters and its class."""
     values = "".join(f":{field.name}={field.default:g}" for field in dataclasses.fields(LOSSES[name]))
@@ -83,12 +71,6 @@ TABLE: dict[str, partial] = {
     "architecture": flag(
         "string",
         "Architecture of the weights, by timm's name or ours, such as resnet50 or L/16; unset: as the file states.",
-    ),
-    "ignore_config": partial(
-        flags.DEFINE,
-        Names(),
-        help="Fields of config.json that are read as if they were not there, with commas; an unknown one is refused.",
-        serializer=Names(),
     ),
     "image_size": partial(
         flags.DEFINE,

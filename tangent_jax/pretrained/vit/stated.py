@@ -1,7 +1,7 @@
 """Fields of a file that state what the tensors of a Vision Transformer do not show: timm's and Hugging Face's.
 
-Every field of config.json must be known, irrelevant to the outputs, or off (null, false or empty); any other field is
-refused by name.
+A field that the tensors contradict is refused by name, and one that changes the outputs by a part that no network here
+has; others are not read. timm's model_args are the arguments of a network: an unknown one is refused.
 """
 
 import dataclasses
@@ -14,12 +14,9 @@ from tangent_jax.io.records import convert
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.pretrained.architectures import (
     ARGUMENTS,
-    CFG,
-    LABELS,
-    READ,
-    WHOLE,
     alike,
-    check_understood,
+    check_arguments,
+    check_supported,
     find,
     key_of,
 )
@@ -40,8 +37,6 @@ TRAINING += ("weight_init", "fix_init", "dynamic_img_size", "pos_embed_interp")
 
 WRAPPER = "timm_wrapper"
 """The model_type of timm's models that transformers saves."""
-OF_WRAPPER = ("model_type", "do_pooling")
-"""Fields of its config.json besides timm's; pooled features are those of the network without a head."""
 
 
 def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -52,14 +47,14 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
 
     Raises:
         InputError: An architecture that is unsupported or differs from the tensors, an unnamed one if several match,
-            and an unknown field.
+            and an unsupported field or argument.
     """
     where = f"config.json beside {file.path}"
     config = file.beside.get("config", {})
     kind = config.get("model_type", WRAPPER)
     if kind != WRAPPER:
         raise InputError(f"model_type in {where} must be {WRAPPER}, for tensors under timm's names; got {kind}")
-    check_understood(config, (*WHOLE, *LABELS, *OF_WRAPPER), where)
+    check_supported(config, where)
     named = config.get("architecture", timm_name(file))
     said: str | None = convert(str | None, named, f"architecture of {where}")
     name = said if is_ours else file.architecture or said
@@ -69,7 +64,6 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     cfg: dict[str, Any] = (
         convert(dict[str, Any] | None, config.get("pretrained_cfg"), f"pretrained_cfg of {where}") or {}
     )
-    check_understood(cfg, CFG, f"pretrained_cfg of {where}")
     if name is None:
         return by_shapes(file)
     own = find("vit", "Vision Transformers", name, where if said else "architecture=")
@@ -89,8 +83,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
 
 def overridden(args: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The facts that model_args change; InputError for an unknown argument."""
-    understood = (*ARGUMENTS, "no_embed_class", *SHOWN, *TRAINING)
-    check_understood(args, understood, f"model_args of {where}")
+    check_arguments(args, (*ARGUMENTS, "no_embed_class", *SHOWN, *TRAINING), f"model_args of {where}")
     changed = {ours: args[theirs] for theirs, ours in ARGUMENTS.items() if args.get(theirs) is not None}
     if args.get("dynamic_img_size"):
         changed["dynamic"] = True
@@ -152,8 +145,6 @@ PLAIN = ("vit", "deit", "vit_mae", "vit_msn", "ijepa", "dinov2", "dinov2_with_re
 TOWERS = ("siglip_vision_model", "siglip2_vision_model", "clip_vision_model")
 WHOLES = ("siglip", "siglip2", "clip")
 """The model_type of files under each naming of Hugging Face's: ViTs, vision towers, whole models with a tower."""
-PARTS = ("vision_config", "text_config", "vision_config_dict", "text_config_dict")
-"""The parts of a whole model's config.json."""
 
 
 VIT = Published("ViTImageProcessor", Preprocessing(crop=1.0, interpolation="bilinear", resize="exact"))
@@ -178,7 +169,7 @@ def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
 
     Raises:
         InputError: Without a config.json that states the number of heads, unless the caller names an architecture; for
-            another type, and for an unknown field.
+            another type, and for an unsupported field.
     """
     where, config = f"config.json beside {file.path}", file.beside.get("config", {})
     kind = config.get("model_type")
@@ -189,7 +180,7 @@ def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
         )
     if not (kind is None or kind in types):
         raise InputError(f"model_type in {where} must be one of {', '.join(types)}; got {kind}")
-    check_understood(config, READ, where)
+    check_supported(config, where)
     return kind or ""
 
 
@@ -202,7 +193,7 @@ def tower_of(file: Tensors) -> Tensors:
     kind = outer.get("model_type")
     if not (kind is None or kind in WHOLES):
         raise InputError(f"model_type in {where} must be one of {', '.join(WHOLES)}; got {kind}")
-    check_understood(outer, [*READ, *PARTS], where)
+    check_supported(outer, where)
     inner = with_config_dict(given or {}, outer.get("vision_config_dict"), where)
     return file._replace(beside={**file.beside, "config": inner})
 

@@ -28,7 +28,6 @@ from tangent_jax.models.vit.tables import (
     TORCHVISION,
     TOWER,
 )
-from tangent_jax.pretrained.architectures import ARGUMENTS, OF_IMAGES, READ, WHOLE
 from tangent_jax.pretrained.family import Family, Naming, any_name
 from tangent_jax.pretrained.files import Tensors, assemble
 from tangent_jax.pretrained.processors import (
@@ -41,10 +40,8 @@ from tangent_jax.pretrained.processors import (
 from tangent_jax.pretrained.vit import open_clip
 from tangent_jax.pretrained.vit.stated import (
     DEFAULT_HEADS,
-    PARTS,
     PLAIN,
     PUBLISHED,
-    SAME,
     TOWERS,
     WHOLES,
     check_hugging_face,
@@ -485,7 +482,6 @@ FAMILY = Family(
     name="vit",
     title="a Vision Transformer",
     small=ViTConfig(width=12, depth=2, heads=3, mlp_width=20, patch_size=4, image_size=8, classes=7),
-    fields=(*READ, *OF_IMAGES, *ARGUMENTS, *WHOLE, *PARTS, *SAME, "no_embed_class", "dynamic_img_size"),
     model=VisionTransformer,
     config=ViTConfig,
     namings=(
