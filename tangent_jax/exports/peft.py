@@ -3,7 +3,7 @@
     ours   W + A B          A "inputs r", B "r outputs"
     PEFT   W + s B A        lora_A "r inputs", lora_B "outputs r", s = lora_alpha / r; / sqrt(r) by use_rslora
 
-for the modules of Hugging Face's ViT. PEFT computes the non-linear network f at w + dw, with W + A dB instead of W.
+for the modules of a Vision Transformer. PEFT computes the non-linear network f at w + dw, with W + A dB instead of W.
 Tangent LoRA, whose dw holds dB, is its first-order expansion in dB: the two differ by O(|dB|^2).
 """
 
@@ -19,16 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, finite_number, instance, whole_number
+from tangent_jax.core.checks import InputError, finite_number, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path
-from tangent_jax.io.paths import is_url, passing_copy
 from tangent_jax.io.records import parse_json, short
 from tangent_jax.io.tensors import read_tensors
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.subsets import make_subset
-from tangent_jax.pretrained.load import title_of
 
 PREFIX, CONFIG, TENSORS = "base_model.model.", "adapter_config.json", "adapter_model.safetensors"
 MODULES = {  # ours: as transformers 5 names it, as transformers 4 did, as timm does
@@ -39,16 +36,16 @@ MODULES = {  # ours: as transformers 5 names it, as transformers 4 did, as timm 
     "mlp_in": ("mlp.fc1", "intermediate.dense"),
     "mlp_out": ("mlp.fc2", "output.dense"),
 }
+BOTH = ("kernel", "bias")
 HEAD = {"weight": "kernel", "bias": "bias", "lora_A.weight": "lora_a", "lora_B.weight": "lora_b"}
 NEEDED = {"peft_type": "LORA", "bias": "none"}
 STARTS = (None, True, False, "gaussian")
 """Values of `init_lora_weights` that do not change the base weights; others, such as pissa, do."""
-WITHOUT_EFFECT = (
-    "auto_mapping", "base_model_name_or_path", "exclude_modules", "inference_mode", "layers_pattern",
-    "layers_to_transform", "lora_dropout", "megatron_core", "modules_to_save", "peft_version", "qalora_group_size",
-    "revision", "target_modules", "task_type",
+REFUSED = (
+    "alora_invocation_tokens", "alpha_pattern", "arrow_config", "fan_in_fan_out", "layer_replication", "lora_bias",
+    "rank_pattern", "use_dora", "use_qalora",
 )  # fmt: skip
-"""Fields that do not affect the computation. Any other must be off: null, false or empty."""
+"""Fields that change the computation."""
 
 
 def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretrained, Tree]:
@@ -76,54 +73,43 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     >>> adapted.model.rank
     2
     """
-    if is_url(folder):
-        with passing_copy(folder) as copy:
-            return read_peft(copy, pretrained)
     folder = expand_path(folder)
-    (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
-    modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
-    if not {*modules} - {"head"}:
+    rank, scale = read_scale(folder / CONFIG)
+    leaves, base = read_leaves(folder), pretrained.model
+    stages = [base.stage_of(path) for path in leaves if "/lora_" in path and not path.startswith("head/")]
+    if not stages:
         raise InputError(f"{folder} must hold LoRA factors of a block; it holds none.")
-    ranks = {factors[f"{module}/lora_a"].shape[-1] for module in modules}
-    do = "Save the adapter again"
-    if ranks != {said}:
-        raise InputError(
-            f"factors of {folder} must have rank {said}, as r in {CONFIG} says; got rank "
-            f"{', '.join(map(str, sorted(ranks)))}. {do}."
-        )
-    if "head/kernel" in factors:
-        if "head/bias" not in factors:
-            raise InputError(
-                f"{folder} must hold the bias of the classifier beside its weight; it holds the weight alone."
-            )
-        head = {name: jnp.asarray(factors.pop(f"head/{name}"), jnp.float32) for name in ("kernel", "bias")}
+    head = {name: jnp.asarray(leaves.pop(f"head/{name}"), jnp.float32) for name in BOTH if f"head/{name}" in leaves}
+    if len(head) == 1:
+        raise InputError(f"{folder} must hold weight and bias of the classifier; it holds one of them.")
+    if head:
         model = base.with_classes(head["kernel"].shape[-1])
         pretrained = dataclasses.replace(pretrained, model=model, w={**pretrained.w, "head": head})
-    rank = said
-    first = min(base.stage_of(f"{module}/kernel") for module in modules)
-    adapted = pretrained.with_lora(rank, base.stages - 1 - first, jax.random.key(0))
-    model = check_lora(adapted.model)
-    w, subset = trees.leaves(adapted.w), make_subset(model, "lora_b", model.blocks)
-    dw = trees.leaves(subset.zeros(adapted.w))
-    module_shapes = model.factor_shapes()
-    if "head" in modules and "head/kernel" in w:
+    adapted = pretrained.with_lora(rank, base.stages - 1 - min(stages), jax.random.key(0))
+    model: Any = adapted.model
+    w, dw = trees.leaves(adapted.w), trees.leaves(make_subset(model, "lora_b", model.blocks).zeros(adapted.w))
+    of_modules = model.factor_shapes()
+    if "head/kernel" in w:
         inputs, classes = w["head/kernel"].shape
-        module_shapes["head"] = (inputs, rank), (rank, classes)
-    for module, (of_a, of_b) in module_shapes.items():
+        of_modules["head"] = (inputs, rank), (rank, classes)
+    for module, (of_a, of_b) in of_modules.items():
         shapes = (math.prod(of_a[:-1]), rank), (rank, math.prod(of_b[1:]))
-        absent = not {f"{module}/lora_a", f"{module}/lora_b"} & factors.keys()
-        a, b = map(np.zeros, shapes) if absent else (factors.pop(f"{module}/lora_{name}", None) for name in "ab")
-        got, do = (np.shape(a), np.shape(b)), "Give it the model that it was trained on"
+        paths = f"{module}/lora_a", f"{module}/lora_b"
+        absent = not {*paths} & leaves.keys()
+        a, b = map(np.zeros, shapes) if absent else (leaves.pop(path, None) for path in paths)
+        got = np.shape(a), np.shape(b)
         if got != shapes:
-            raise InputError(f"factors of {module} in {folder} must have shapes {shapes}; got {got}. {do}.")
+            raise InputError(
+                f"factors of {module} in {folder} must have shapes {shapes}, by r in {CONFIG} and the model; got {got}."
+            )
         if module == "head":
             w["head/kernel"] = w["head/kernel"] + scale * np.asarray(a, np.float32) @ np.asarray(b, np.float32)
-            continue
-        w[f"{module}/lora_a"] = jnp.asarray(a, jnp.float32).reshape(of_a)
-        dw[f"{module}/lora_b"] = scale * jnp.asarray(b, jnp.float32).reshape(of_b)
-    if factors:
-        raise InputError(f"{folder} must adapt modules of this model; it also adapts {', '.join([*factors][:3])}.")
-    return dataclasses.replace(pretrained, model=model, w=trees.nest(w)), trees.nest(dw)
+        else:
+            w[paths[0]] = jnp.asarray(a, jnp.float32).reshape(of_a)
+            dw[paths[1]] = scale * jnp.asarray(b, jnp.float32).reshape(of_b)
+    if leaves:
+        raise InputError(f"{folder} must adapt modules of this model; it also adapts {', '.join([*leaves][:3])}.")
+    return dataclasses.replace(adapted, w=trees.nest(w)), trees.nest(dw)
 
 
 def read_leaves(folder: Path) -> dict[str, Any]:
@@ -153,10 +139,8 @@ def read_scale(path: Path) -> tuple[int, float]:
     start = config.get("init_lora_weights")
     if not (isinstance(start, (bool, str, type(None))) and start in STARTS):
         raise InputError(f"init_lora_weights in {path} must be {', '.join(map(str, STARTS))}; got {start}.")
-    understood = {*NEEDED, *WITHOUT_EFFECT, "r", "lora_alpha", "use_rslora", "init_lora_weights"}
-    for name in sorted(config.keys() - understood):
-        is_off = config[name] is None or config[name] is False or config[name] in ({}, [], "")
-        if not is_off:
+    for name in REFUSED:
+        if config.get(name):
             raise InputError(
                 f"{path} must not set {name}, which is not read here; got {short(config[name])}. Load the whole model "
                 "that PEFT's merge_and_unload gives."
@@ -164,23 +148,6 @@ def read_scale(path: Path) -> tuple[int, float]:
     finite_number(f"lora_alpha of {path}", config.get("lora_alpha"), 0)
     rank = whole_number(f"r of {path}", config.get("r"), 1)
     return rank, config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
-
-
-def check_lora(model: Any) -> LoRA:
-    """The model, a Hugging Face ViT with LoRA; InputError for others."""
-    instance("the model", model, LoRA, "Make it by with_lora")
-    inside = {f"{module}/{kind}" for module in MODULES for kind in ("kernel", "bias")}
-    inside |= {f"norm{j}/{kind}" for j in (1, 2) for kind in ("scale", "bias")}
-    whole = {f"{name}/{kind}" for name in ("patch_embedding", "head") for kind in ("kernel", "bias")}
-    whole |= {"class_token", "position_embedding", "norm/scale", "norm/bias"}
-    others = [p for p in model.base.shapes() if p not in whole and re.sub(r"^block_\d+/", "", p) not in inside]
-    others += [f"no {name}" for name in ("class_token", "position_embedding") if name not in model.base.shapes()]
-    others += [] if model.base.settings.get("pool") == "token" else ["another pooling"]
-    if others:
-        raise InputError(
-            f"model must be a Vision Transformer as Hugging Face has it; got {title_of(model)} with {others[0]}."
-        )
-    return model
 
 
 def ours(name: str, where: Path) -> list[str]:

@@ -1,7 +1,6 @@
 """Finds the weights in a folder: one file of safetensors, or several with an index; says why others are not read."""
 
 import fnmatch
-import re
 from pathlib import Path
 
 import numpy as np
@@ -16,29 +15,15 @@ INDEX = "model.safetensors.index.json"
 """The index of weights in several files, as transformers and diffusers write it: {"weight_map": {tensor: file}}."""
 SHARDS = "model-*-of-*.safetensors"
 """The files that such an index names, on the hub."""
-CONVERT = (
-    "Convert it: python -c \"import torch, safetensors.torch as s; w = torch.load('{path}', map_location='cpu', "
-    "weights_only=True); w = w.get('state_dict', w.get('model', w)); s.save_file({{k: v.contiguous().clone() for k, v "
-    "in w.items() if torch.is_tensor(v)}}, '{folder}/model.safetensors')\""
-)
-"""Makes model.safetensors of a pickle: of a state dict, or of one within a checkpoint."""
-CONVERT_PARTS = (
-    'Convert all its parts: python -c "import pathlib, torch, safetensors.torch as s; parts = '
-    "sorted(pathlib.Path('{folder}').glob('{parts}')); w = {{k: v for part in parts for k, v in torch.load(part, "
-    "map_location='cpu', weights_only=True).items()}}; "
-    "s.save_file({{k: v.contiguous().clone() for k, v in w.items()}}, "
-    "'{folder}/model.safetensors')\""
-)
-"""Makes one model.safetensors of the parts of a pickle, such as pytorch_model-00001-of-00002.bin."""
-PART = re.compile(r"-\d+-of-(\d+\.)")
+CONVERT = "Convert it first, as docs/reference/models.md shows"
 PICKLED = "which is a pickle of PyTorch's; pickles are never loaded, for they can run any program"
-OTHERS: dict[str, tuple[str, str]] = {
-    "*.msgpack": ("which is Flax's format", "Save it as safetensors: transformers 4, from_pretrained(from_flax=True)"),
-    "*.h5": ("which is Keras's format", "Save it as safetensors: transformers 4, from_pretrained(from_tf=True)"),
-    "*.onnx": ("which is ONNX, a program without the names of weights", "Take the weights that it was made of"),
-    **dict.fromkeys(("*.bin", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.tar", "*.pkl"), (PICKLED, CONVERT)),
-}  # fmt: skip
-"""Files of other formats: what they are, and what to do."""
+OTHERS: dict[str, str] = {
+    "*.msgpack": "which is Flax's format",
+    "*.h5": "which is Keras's format",
+    "*.onnx": "which is ONNX, a program without the names of weights",
+    **dict.fromkeys(("*.bin", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.tar", "*.pkl"), PICKLED),
+}
+"""Files of other formats: what they are."""
 ADAPTERS = "adapter_model.*"
 ADAPTER_CONFIG = "adapter_config.json"
 OF_TRAINING = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*", "random_states_*")
@@ -68,12 +53,10 @@ def weights_in(folder: Path) -> Path:
             f"{folder} must hold {WEIGHTS}, or {INDEX}, which says which files are parts of one model; it has "
             f"{len(files)} files, such as {', '.join(files[:3])}. Pass the path of one, or fetch the index too"
         )
-    reasons = {name: why_not(folder / name) for name in names if not is_of_training(name)}
-    found = [name for name, (cause, _) in reasons.items() if cause]
-    if found:
-        name = min(found, key=lambda name: reasons[name][0] != PICKLED)  # the pickle has a remedy that is one line
-        cause, remedy = reasons[name]
-        raise InputError(f"{folder} must hold {WEIGHTS}; it has {name}, {cause}. {remedy}")
+    others = {name: why_not(name) for name in names if why_not(name) and not is_of_training(name)}
+    if others:
+        name = min(others, key=lambda name: others[name] != PICKLED)  # torch's is the easiest to convert
+        raise InputError(f"{folder} must hold {WEIGHTS}; it has {name}, {others[name]}. {CONVERT}")
     raise InputError(
         f"{folder} must hold {WEIGHTS}; it has {', '.join(names[:5]) or 'no file'}. Pass the folder of the weights"
     )
@@ -85,23 +68,14 @@ def check_format(path: Path) -> None:
         raise of_adapter(path)
     if path.suffix in (".npz", ".safetensors") or path.name == INDEX:
         return
-    cause, remedy = why_not(path)
-    raise InputError(
-        f"weights must be a .npz or .safetensors file; got {path.name}{', ' if cause else ''}{cause}. "
-        f"{remedy or 'Convert it first'}"
-    )
+    cause = why_not(path.name)
+    got = f"{path.name}, {cause}" if cause else path.name
+    raise InputError(f"weights must be a .npz or .safetensors file; got {got}. {CONVERT}")
 
 
-def why_not(path: Path) -> tuple[str, str]:
-    """(why a file of this name is not read, what to do); ("", "") for a file that is no weights."""
-    for pattern, (cause, remedy) in OTHERS.items():
-        if fnmatch.fnmatch(path.name.lower(), pattern):
-            if remedy is not CONVERT:
-                return cause, remedy
-            parts = PART.sub(r"-*-of-\1", path.name)
-            convert_by = CONVERT if parts == path.name else CONVERT_PARTS
-            return cause, convert_by.format(path=path, folder=path.parent, parts=parts)
-    return "", ""
+def why_not(name: str) -> str:
+    """What a file of this name is, which is not read; "" for a file that is no weights."""
+    return next((cause for pattern, cause in OTHERS.items() if fnmatch.fnmatch(name.lower(), pattern)), "")
 
 
 def is_of_training(name: str) -> bool:

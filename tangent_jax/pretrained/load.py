@@ -226,7 +226,7 @@ def download(hub_id: str) -> Path:
     if not any((folder / name).exists() for name in (WEIGHTS, INDEX)):
         raise InputError(
             f"hf-hub:{hub_id} must have {WEIGHTS} or {INDEX}; its weights are of another format, often a pickle such "
-            "as pytorch_model.bin, which is never loaded. Download it, and pass its folder: that says how to convert it"
+            "as pytorch_model.bin, which is never loaded. Download it, and convert it as docs/reference/models.md shows"
         )
     return folder
 
@@ -257,12 +257,6 @@ def family_of(model: Model) -> Family | None:
     return next((family for family in FAMILIES if type(base) is family.model), None)
 
 
-def title_of(model: Model) -> str:
-    """The title of a model's family, or the class of a user's own model."""
-    family = family_of(model)
-    return type(unwrap(model)[0]).__name__ if family is None else family.title
-
-
 def known_names() -> list[str]:
     """The names of the architectures of this library."""
     return [name for family in FAMILIES for name in family.architectures]
@@ -285,8 +279,9 @@ def check_architecture(architecture: str, model: Model, source: str) -> None:
     """Raises InputError naming the first size that differs from those of the architecture, such as L/16."""
     family, (base, _) = family_of(model), unwrap(model)
     wanted, config = known_architecture(architecture)
+    assert family is not None
     if family is not wanted:
-        raise InputError(f"{source} must be {architecture}, {wanted.title}; got {title_of(model)}")
+        raise InputError(f"{source} must be {architecture}, {wanted.title}; got {family.title}")
     for field in wanted.sizes:
         want, got = getattr(config, field), getattr(base.config, field)
         if want != got:

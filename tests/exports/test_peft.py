@@ -142,10 +142,9 @@ def test_adapter_tangent_is_first_order(tmp_path):
 
 CONFIGS = {
     "peft_type": ("IA3", "peft_type in .* must be LORA; got IA3"),
-    "r": (3, r"factors of .* must have rank 3, as r in .* says; got rank 2\. Save the adapter again"),
+    "r": (3, r"factors of .* must have shapes \(\(12, 3\), \(3, 12\)\), by r in .*; got"),
     "init_lora_weights": ("pissa", "init_lora_weights in .* must be None, True, False, gaussian; got pissa"),
     "use_qalora": (True, "must not set use_qalora, .*; got True"),
-    "of a later version": ({"a": 1}, "must not set of a later version, .*; got {'a': 1}"),
     "use_dora": (True, "must not set use_dora, .*; got True. Load the whole model that PEFT's merge_and_unload gives"),
     "rank_pattern": ({"q": 4}, "must not set rank_pattern, .*; got"),
     "alpha_pattern": ({"q": 4}, "must not set alpha_pattern, .*; got"),
@@ -163,7 +162,7 @@ TENSORS = {
         "must adapt modules of this model; it also adapts block_7/attention/query/lora_a",
     ),
     "another width": (NAME, (2, 13), r"factors of block_1/attention/query in .* must have shapes .*; got .*\(13, 2\)"),
-    "turned": (NAME, (12, 2), "factors of .* must have rank 2, as r in .* says; got rank 2, 12"),
+    "turned": (NAME, (12, 2), r"must have shapes .*; got \(\(2, 12\), \(2, 12\)\)"),
     "an axis": (NAME, (24,), r"must have 2 axes, .*; got shape \(24,\)"),
 }
 
@@ -186,16 +185,6 @@ def test_factors_of_another_model_are_one_line(tmp_path, case):
     save_file({**load_file(path), name: np.ones(shape, np.float32)}, path)
     with pytest.raises(InputError, match=message):
         read_peft(tmp_path, plain)
-
-
-@pytest.mark.parametrize(
-    ("variant", "got"),
-    [({"layer_scale": True}, "block_0/layer_scale1/scale"), ({"pool": "avg"}, "another pooling")],
-)
-def test_adapter_refuses_non_hugging_face_model(tmp_path, variant, got):
-    adapted(tmp_path)
-    with pytest.raises(InputError, match=f"model must be a Vision .*; got a Vision Transformer with {got}"):
-        read_peft(tmp_path, Pretrained(*small(**variant), "here"))
 
 
 def hugging_face_model(plain):

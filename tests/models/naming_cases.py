@@ -19,18 +19,16 @@ import jax
 import ml_dtypes
 import numpy as np
 import torch
+from compatibility import BASE, LABELS, MLP, PAGE, channels_first, noisy
 from safetensors.torch import save_file
 from torch import nn
 
 import tangent_jax as tj
 from tangent_jax.core.checks import InputError
 
-BASE = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 16, "patch_size": 4}
-MLP, LABELS = {"intermediate_size": 20}, {"num_labels": 5}
 TEXT = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 50}
 OFF_GRID = {name: value for name, value in BASE.items() if name != "image_size"}
 CASES = {}
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 BEGIN, END = "<!-- names -->", "<!-- /names -->"
 HEADER = (
     "### Names, prefixes and forms of files",
@@ -51,21 +49,8 @@ def case(title):
     return kept
 
 
-def noisy(model):
-    """The model with weights that are not near their initial values."""
-    with torch.no_grad():
-        for value in model.state_dict().values():
-            if value.is_floating_point() and value.ndim:
-                value.add_(0.05 * torch.randn_like(value))
-    return model.eval()
-
-
 def images_of(side=16):
     return np.random.default_rng(0).standard_normal((2, side, side, 3)).astype(np.float32)
-
-
-def channels_first(x):
-    return torch.from_numpy(x.transpose(0, 3, 1, 2).copy())
 
 
 # Hugging Face's classes, each under the names of transformers 4 and of 5

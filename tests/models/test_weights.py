@@ -334,90 +334,62 @@ def test_logits_equal_hugging_face(tmp_path):
     assert np.abs(np.asarray(got) - want).max() <= 1e-4
 
 
-def altered(tmp_path, change, beside=None):
-    """A timm file with its tensors changed, and JSON beside it."""
-    config, w = model()
-    tensors = timm(config, w)
-    change(tensors)
-    save_file(tensors, tmp_path / "model.safetensors")
-    said(tmp_path)
-    if beside is not None:
-        name, content = beside
-        if isinstance(content, dict) and name == "config.json":
-            content = {**json.loads((tmp_path / name).read_text()), **content}
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    return tmp_path
+def altered(folder, **changed):
+    """The folder of a timm file with tensors that are changed, or None: left out."""
+    tensors = timm(*model()) | changed
+    save_file({name: value for name, value in tensors.items() if value is not None}, folder / "model.safetensors")
+    return said(folder)
 
 
-def put(name, value):
-    return lambda tensors: tensors.update({name: value})
-
-
-def only(name):
-    return lambda tensors: [tensors.pop(other) for other in [*tensors] if other != name]
-
-
-def nothing(tensors):
-    return None
-
-
-CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
+def ones(*shape):
+    return np.ones(shape, np.float32)
 
 
 @pytest.mark.parametrize(
-    ("change", "beside", "match"),
+    ("name", "value", "match"),
     [
-        (
-            lambda tensors: tensors.pop("blocks.1.norm2.weight"),
-            None,
-            r"must hold the tensor of block_1/norm2/scale, \(128,\); it does not",
-        ),
-        (only("cls_token"), None, "must hold the tensor of patch_embedding/kernel; it does not"),
-        (
-            put("blocks.1.mlp.fc2.bias", np.ones(3)),
-            None,
-            r"block_1/mlp_out/bias in .* must have shape \(128,\); got \(3,\)",
-        ),
-        (
-            put("norm.bias", np.full(128, np.nan, np.float32)),
-            None,
-            "norm/bias in .* must be finite; got NaN or infinity",
-        ),
-        (put("norm.bias", np.ones(128, np.int8)), None, "norm.bias must be in F64, F32, F16 or BF16; it is in int8"),
-        (put("norm.bias", np.ones(128, bool)), None, "it is in bool"),
-        (put("pos_embed", np.ones((0, 128), np.float32)), None, "pos_embed must have at least"),
-        (
-            put("pos_embed", np.ones((1, 128), np.float32)),
-            None,
-            "position_embedding in .* must have two rows or more; got 1",
-        ),
-        (put("pos_embed", np.ones(128, np.float32)), None, "position_embedding in .* must have 2 axes"),
-        (
-            put("patch_embed.proj.weight", np.ones((3, 3), np.float32)),
-            None,
-            "128 features, as vit_tiny_patch16_224 has",
-        ),
-        (put("patch_embed.proj.weight", np.ones((), np.float32)), None, "128 features, as vit_tiny_patch16_224 has"),
-        (put("blocks.0.attn.qkv.weight", np.ones((), np.float32)), None, "must have at least 1 axes"),
-        (put("blocks.0.mlp.fc1.weight", np.ones((), np.float32)), None, "must have at least 1 axes"),
-        (
-            put("blocks.999999999.norm1.bias", np.ones(128, np.float32)),
-            None,
-            "blocks in .* must be 0, 1, 2, ...; got block 999999999 of 3",
-        ),
-        (nothing, ("config.json", CFG), "std must be three numbers above 0"),
-        (nothing, ("config.json", b"{not json"), "config.json must be JSON"),
-        (nothing, ("config.json", [1]), "config.json must be a JSON object; got list"),
-        (nothing, ("config.json", {"hidden_act": 7}), "hidden_act of config.json beside .* must be text or null"),
-        (nothing, ("config.json", {"architecture": 7}), "architecture of config.json .* must be text or null"),
-        (nothing, ("config.json", {"model_args": 7}), "model_args of config.json .* must be an object or null"),
-        (nothing, ("preprocessor_config.json", {"image_mean": "x"}), "image_processor_type; got none"),
-        (nothing, ("config.json", b"\xff\xfe\x00"), "text in UTF-8"),
+        ("blocks.1.norm2.weight", None, r"must hold the tensor of block_1/norm2/scale, \(128,\); it does not"),
+        ("patch_embed.proj.weight", None, "must hold the tensor of patch_embedding/kernel; it does not"),
+        ("blocks.1.mlp.fc2.bias", ones(3), r"block_1/mlp_out/bias in .* must have shape \(128,\); got \(3,\)"),
+        ("norm.bias", np.nan * ones(128), "norm/bias in .* must be finite; got NaN or infinity"),
+        ("norm.bias", np.ones(128, np.int8), "norm.bias must be in F64, F32, F16 or BF16; it is in int8"),
+        ("norm.bias", np.ones(128, bool), "it is in bool"),
+        ("pos_embed", ones(0, 128), "pos_embed must have at least"),
+        ("pos_embed", ones(1, 128), "position_embedding in .* must have two rows or more; got 1"),
+        ("pos_embed", ones(128), "position_embedding in .* must have 2 axes"),
+        ("patch_embed.proj.weight", ones(3, 3), "128 features, as vit_tiny_patch16_224 has"),
+        ("patch_embed.proj.weight", ones(), "128 features, as vit_tiny_patch16_224 has"),
+        ("blocks.0.attn.qkv.weight", ones(), "must have at least 1 axes"),
+        ("blocks.0.mlp.fc1.weight", ones(), "must have at least 1 axes"),
+        ("blocks.999999999.norm1.bias", ones(128), "blocks in .* must be 0, 1, 2, ...; got block 999999999 of 3"),
     ],
 )
-def test_file_of_no_model_is_refused(tmp_path, change, beside, match):
+def test_file_of_no_model_is_refused(tmp_path, name, value, match):
     with pytest.raises(InputError, match=match) as error:
-        load(altered(tmp_path, change, beside))
+        load(altered(tmp_path, **{name: value}))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("beside", "content", "match"),
+    [
+        ("config.json", {"pretrained_cfg": {"std": [0.5, 0.0, 0.5]}}, "std must be three numbers above 0"),
+        ("config.json", b"{not json", "config.json must be JSON"),
+        ("config.json", b"[1]", "config.json must be a JSON object; got list"),
+        ("config.json", b"\xff\xfe\x00", "text in UTF-8"),
+        ("config.json", {"hidden_act": 7}, "hidden_act of config.json beside .* must be text or null"),
+        ("config.json", {"architecture": 7}, "architecture of config.json .* must be text or null"),
+        ("config.json", {"model_args": 7}, "model_args of config.json .* must be an object or null"),
+        ("preprocessor_config.json", {"image_mean": "x"}, "image_processor_type; got none"),
+    ],
+)
+def test_wrong_json_beside_a_file_is_refused(tmp_path, beside, content, match):
+    path = altered(tmp_path) / beside
+    if isinstance(content, dict):
+        content = json.dumps((json.loads(path.read_text()) if path.exists() else {}) | content).encode()
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=match) as error:
+        load(tmp_path)
     assert "\n" not in str(error.value)
 
 
