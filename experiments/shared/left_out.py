@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.tree_util import Partial
 
 import tangent_jax as tj
-from experiments.shared.changes import make_changes
 from experiments.shared.parts import is_saved, saved
 from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import trees
@@ -72,7 +73,6 @@ class Leaving:
         self.objective = method.recipe.objective
         self.measure = measure
         self.at_once = at_once
-        self.test_changes = make_changes(self.predict, self.test)
 
     def solve(self, gone: Sequence[Any], start: tj.Fitted, **settings: Any) -> Iterator[tj.Fitted]:
         """The optimum without each of `gone`."""
@@ -122,12 +122,12 @@ class Leaving:
         `passes`.
         """
         steps = stacked([trees.along(each.dw, -1.0, base.dw) for each in solved])
-        changes = self.test_changes(steps)
+        changes = changes_of(self.predict, self.test.inputs, steps)
         logits = tj.outputs(self.predict, base.dw, self.test.inputs).astype(np.float64)
         before = self.measure(logits)
         after = [self.measure(logits + change) for change in changes]
         images = self.train.take(rows)
-        changes_of_own = np.einsum("kkc->kc", make_changes(self.predict, images)(steps))
+        changes_of_own = np.einsum("kkc->kc", changes_of(self.predict, images.inputs, steps))
         outputs = tj.outputs(self.predict, base.dw, images.inputs) + changes_of_own
         return {
             "own": outputs.astype(np.float64),
@@ -156,6 +156,18 @@ class Leaving:
                 errors.append(np.abs(alone - outputs).max())
                 bar.update()
         return float(max(errors) / np.abs(changed).max()) if errors else None
+
+
+@jax.default_matmul_precision("highest")
+def changes_of(predict: tj.Predictor, inputs: Any, steps: Tree) -> np.ndarray:
+    """J q of every step "k ...", "k n c", as the outputs there minus those at 0; predict: affine in dw."""
+    f = tj.outputs(predict, predict.zeros(), inputs)
+    return (tj.outputs(Partial(_outputs, predict), steps, inputs) - f[:, None]).transpose(1, 0, 2)
+
+
+def _outputs(predict: tj.Predictor, steps: Tree, x: Array) -> Array:
+    """The outputs at several steps, "b k c"."""
+    return jax.vmap(predict, (0, None), 1)(steps, x)
 
 
 def stacked(steps: list[Tree]) -> Tree:

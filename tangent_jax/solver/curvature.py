@@ -253,8 +253,8 @@ class Inverse:
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
-def invert(curvature: Curvature, damping: float, share: float = 1.0) -> Inverse:
-    """The inverse of the damped factors, by LAPACK on the host; share: a factor on those of gains and biases.
+def invert(curvature: Curvature, damping: float) -> Inverse:
+    """The inverse of the damped factors, by LAPACK on the host.
 
     It uses one thread: BLAS threads wait for one another, and on a busy machine 0.04 s became 0.3 to 11 s.
     """
@@ -264,7 +264,7 @@ def invert(curvature: Curvature, damping: float, share: float = 1.0) -> Inverse:
         pi, s = np.sqrt(mean_value(a) / mean_value(g)), (damping / 2) ** 0.5
         kernels[path] = invert_shifted(a, s * pi), invert_shifted(g, s / pi)
     for path, block in curvature.blocks.items():
-        blocks[path] = share * invert_shifted(np.asarray(block), damping)
+        blocks[path] = invert_shifted(np.asarray(block), damping)
     return Inverse(Curvature(kernels, blocks, 1.0, curvature.layouts), damping)
 
 

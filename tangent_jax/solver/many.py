@@ -1,4 +1,4 @@
-"""Many ridge problems that differ only in example weights, solved together from one optimum.
+"""Many ridge problems that differ only in example weights, solved side by side from one optimum.
 
     dw_k = argmin F_k,    F_k(dw) = sum_i v_ki loss(f_i + J_i dw, y_i) + Lambda / 2 |dw|^2
 
@@ -8,17 +8,15 @@ Each is base + delta_k, where the loss is a square and e_i its slope at the base
     A_k = sum_i v_ki J_i^T P_i J_i + Lambda
 
 The base's gradient, with v = 1, is computed once. A problem adds only its change, so rounding is relative to delta_k,
-not to dw. For a problem that starts at the base, the first gradient needs only the examples with a weight other than 1.
-The base's Kronecker factors precondition all problems, and a pass reads the examples once for all of them. Their
-conjugate gradients advance together; a finished problem gives its slot to the next. The residual's norm bounds the
-distance, and the largest eigenvalues of A dominate it. So a problem ends when the residual would be small enough with
-these directions corrected (linear/leading.py); then it is corrected, and its exact gradient computed.
+not to dw. A pass reads the examples once for all problems of a group: a gradient of each, or a step of their conjugate
+gradients (linear/cg.py under vmap), preconditioned by the base's Kronecker factors.
 """
 
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 from operator import length_hint
 from typing import Any, NamedTuple
 
@@ -33,13 +31,8 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
 from tangent_jax.linear import cg
-from tangent_jax.linear.jacobian import Fresh
-from tangent_jax.linear.leading import leading
 from tangent_jax.linear.tangent import as_tangent
-from tangent_jax.solver import passes as passes_of
-from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
-from tangent_jax.solver.formed import add_products, form_all
 from tangent_jax.solver.optimum import Solved, curvature_of, warn_of
 from tangent_jax.solver.passes import ROUNDING, Part, Summed
 from tangent_jax.solver.problem import Problem, as_example_weights, check_leaves, make_problem
@@ -48,30 +41,18 @@ from tangent_jax.train.objective import Objective, as_objective, check_penalty, 
 from tangent_jax.train.run import Fitted, Row, Run
 from tangent_jax.train.targets import Predict
 
-NEAR = 0.97  # share of the target: an estimate that ends a problem
-SHARE = 0.2  # damps gains and biases: leaf by leaf, factors count twice what kernels do too
+NEAR = 0.97  # share of the target at which conjugate gradients end, so that the exact gradient meets it
 
 
-class Asked(NamedTuple):
-    """One problem: its number, example weights "n", and the start, None for the base."""
+class Base(NamedTuple):
+    """The point from which all problems start, with what they share."""
 
-    turn: int
-    example_weights: np.ndarray
-    start: Tree | None
-
-
-@dataclasses.dataclass
-class Place:
-    """A slot for one of the concurrent problems: its problem, None if empty, and that problem's passes.
-
-    Attributes:
-        at_point: True if the next pass is a gradient at its delta, False if it is a step of conjugate gradients.
-    """
-
-    asked: Asked | None = None
-    at_point: bool = True
-    history: list[Row] = dataclasses.field(default_factory=list)
-    began: float = 0.0
+    problem: Problem
+    dw: Tree
+    curvature: Curvature | None
+    inverse: Inverse | None
+    gradient: Summed
+    outputs: list[Array]
 
 
 @promotes
@@ -96,10 +77,10 @@ def solve_many(
             whose first one has the factors.
         certificate: The largest L2 distance of each result from its optimum, None: use all `passes`, the most for each
             problem.
-        at_once: Concurrent problems, whose state takes about eight dw each.
+        at_once: The problems of a group, which ends with its last one; their state takes about six dw each.
 
     Returns:
-        An iterator of Fitted, as of `solve`; `seconds`: while other problems were solved beside it.
+        An iterator of Fitted, as of `solve`; `seconds`: those of the problem's group.
 
     Guarantees:
         |dw_k - dw_k*| <= its certificate, from an exact gradient at the end, including the rounding of the base's
@@ -130,172 +111,136 @@ def solve_many(
     problem = make_problem(predict, data, objective, None, steps[0], keep=True)
     if not problem.is_quadratic:
         raise InputError(f"the loss must be a square; got {type(objective.loss).__name__}. Use tj.solve for each row.")
-    first = curvature_of(starts[0])
-    solver = Many(dataclasses.replace(problem, predict=problem.predict.exact), steps[0], first, certificate, passes)
-    rows = _problems(problem, example_weights, None if isinstance(start, Fitted) else steps)
-    return solver.run(rows, at_once, length_hint(example_weights) or None, progress)
+    problem = dataclasses.replace(problem, predict=problem.predict.exact)
+    target = (certificate or 0.0) * problem.total_penalty
+    rows = _rows(problem, example_weights, None if isinstance(start, Fitted) else steps)
+
+    def solve_groups() -> Iterator[Fitted[Solved]]:
+        base = None
+        with Run(progress=progress) as run:
+            run.show(length_hint(example_weights) or None, "problem")
+            while group := [*islice(rows, at_once)]:
+                base = make_base(problem, steps[0], curvature_of(starts[0])) if base is None else base
+                solved = solve_group(base, group, target, passes, run)
+                run.advance(len(group))
+                yield from solved
+
+    return solve_groups()
 
 
-def _problems(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[Asked]:
-    """Yields the problems as their rows of example weights are read."""
+def _rows(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[tuple[np.ndarray, Tree | None]]:
+    """Yields (example weights "n", the step to start from, None for the base), as the rows are read."""
     for turn, row in enumerate(rows):
         v = as_example_weights(row, len(problem.batches), problem.dtype)
         if steps is not None and turn >= len(steps):
             raise InputError(f"start must be one for each row of example_weights; got {len(steps)}")
-        yield Asked(turn, v, None if steps is None else steps[turn])
+        yield v, None if steps is None else steps[turn]
 
 
-class Many:
-    """One run of `solve_many`: the data that all problems share, and their passes."""
+@promotes
+@jax.default_matmul_precision("highest")
+def make_base(problem: Problem, dw: Tree, curvature: Curvature | None) -> Base:
+    """The factors, gradient and outputs at dw; InputError for a gradient that is not finite."""
+    dw, inverse = jax.tree.map(jnp.asarray, dw), None
+    if curvature is None and problem.predict.has_factors:
+        curvature = problem.curvature(problem.outputs_at(dw), jax.random.key(0))
+    if curvature is not None:
+        check_factors(dw, curvature)
+        inverse = placement.place(invert(curvature, problem.total_penalty))
+    gradient, _, outputs = problem.gradient(dw)
+    norm = float(trees.norm(gradient.total))
+    if not np.isfinite(norm):
+        raise InputError(f"the gradient must be finite; got norm {norm}. Look for inputs that are not finite.")
+    return Base(problem, dw, curvature, inverse, gradient, outputs)
 
-    def __init__(
-        self, problem: Problem, base: Tree, curvature: Curvature | None, certificate: float | None, passes: int
-    ) -> None:
-        self.problem, self.base, self.passes = problem, jax.tree.map(jnp.asarray, base), passes
-        self.target, self.curvature = (certificate or 0.0) * problem.total_penalty, curvature  # of |grad F_k|
-        self.inverse: Inverse | None = None
-        self.gradient, self.outputs = problem.ridge(self.base), []
-        self.formed: Part | None = None
 
-    @promotes
-    @jax.default_matmul_precision("highest")
-    def prepare(self, count: int) -> None:
-        """Computes the base's factors, gradient and outputs, and one leading eigenvector per concurrent problem."""
-        problem = self.problem
-        if self.curvature is None and problem.predict.has_factors:
-            self.curvature = problem.curvature(problem.outputs_at(self.base), jax.random.key(0))
-        if self.curvature is not None:
-            check_factors(self.base, self.curvature)
-            self.inverse = placement.place(invert(self.curvature, problem.total_penalty, SHARE))
-        self.formed = form_all(problem)
-        if self.formed is not None:  # later passes read nothing else
-            self.problem = problem = dataclasses.replace(problem, keeps=False)
-        self.gradient, _, self.outputs = problem.gradient(self.base)
-        norm = float(trees.norm(self.gradient.total))
-        if not np.isfinite(norm):
-            raise InputError(f"the gradient must be finite; got norm {norm}. Look for inputs that are not finite.")
-        v, nowhere, penalty = np.ones((count, len(problem.batches))), jnp.zeros(count, bool), problem.total_penalty
+@promotes
+@jax.default_matmul_precision("highest")
+def solve_group(
+    base: Base, group: list[tuple[np.ndarray, Tree | None]], target: float, passes: int, run: Run
+) -> list[Fitted[Solved]]:
+    """The solutions of a group, side by side; target: the largest |grad F_k|.
 
-        def hessian(q: Tree) -> Tree:
-            start = Summed(jax.tree.map(lambda leaf: penalty * leaf, q), *jnp.zeros((2, count)))
-            return self.add_products(start, q, v, nowhere).total
-
-        self.leading = leading(hessian, penalty, states.empty(self.base, count).x)
-
-    def run(
-        self, asked: Iterator[Asked], at_once: int, count: int | None, progress: Progress
-    ) -> Iterator[Fitted[Solved]]:
-        """Yields the solutions in the order of the problems, each once all before it have ended."""
-        first = list(islice(asked, at_once))
-        if not first:
-            return
-        self.prepare(len(first))
-        places, asked = [Place() for _ in first], chain(first, asked)
-        state, ended, turn = states.empty(self.base, len(first)), {}, 0
-        with Run(progress=progress) as run:
-            run.show(count, "problem")
-            while True:
-                state = self.fill(state, places, asked)
-                if all(place.asked is None for place in places):
-                    return
-                state, norms, rounding = self.advance(state, places)
-                before = len(ended)
-                for k, place in enumerate(places):
-                    if place.asked is not None and self.is_done(place, float(norms[k]), float(rounding[k])):
-                        ended[place.asked.turn] = self.result(place, state.x, k)
-                        places[k] = Place()
-                run.advance(len(ended) - before)
-                while turn in ended:
-                    yield ended.pop(turn)
-                    turn += 1
-
-    @promotes
-    def fill(self, state: cg.State, places: list[Place], asked: Iterator[Asked]) -> cg.State:
-        """The state with the next problems in the empty slots."""
-        for k, place in enumerate(places):
-            if place.asked is not None or (new := next(asked, None)) is None:
-                continue
-            places[k] = Place(new, began=time.perf_counter())
-            state, places[k].at_point = self.begin(state, k, new)
-        return state
-
-    @promotes
-    @jax.default_matmul_precision("highest")
-    def begin(self, state: cg.State, k: int, asked: Asked) -> tuple[cg.State, bool]:
-        """(the state with a problem in slot k, True if its next pass is a gradient)."""
-        changed = np.flatnonzero(asked.example_weights != 1)
-        if asked.start is None and len(changed) <= self.problem.batches.width:  # its gradient needs no pass
-            gradient = self.gradient_at_base(changed, asked.example_weights)
-            state, norm = states.begin_at_base(state, k, gradient, self.inverse)
-            return state, not self.nearly < float(norm) < np.inf
-        return states.begin(state, k, self.base, self.base if asked.start is None else asked.start), True
-
-    def gradient_at_base(self, changed: np.ndarray, v: np.ndarray) -> Tree:
-        """grad F_k(base), "1 ..."; only the examples `changed`, whose weight is not 1, are read."""
-        problem = self.problem
-        count = 1 << max(len(changed) - 1, 0).bit_length()  # powers of two: few programs
-        rows = np.resize(changed, count)
-        x, y = (array[problem.batches.rows[rows]] for array in (problem.batches.inputs, problem.batches.targets))
-        part = Part(Fresh(problem.predict, x, None), y, np.arange(count) < len(changed))
-        total, zero = (jax.tree.map(lambda leaf: jnp.array(leaf[None]), tree) for tree in (self.gradient, problem.zero))
-        f, at_base = passes_of.outputs_of(part.jacobian, self.base), jnp.ones(1, bool)
-        return states.add_products(total, part, f, zero, v[None, rows], at_base, problem.objective).total
-
-    @promotes
-    @jax.default_matmul_precision("highest")
-    def advance(self, state: cg.State, places: list[Place]) -> tuple[cg.State, np.ndarray, np.ndarray]:
-        """One pass for all: a gradient for problems at a point, else a product; also |r| and its rounding, "k"."""
-        n = len(self.problem.batches)
-        at_point = jnp.array([place.at_point for place in places])
-        v = np.stack([np.zeros(n) if place.asked is None else place.asked.example_weights for place in places])
-        state, q, total = states.operands(state, self.gradient, at_point, self.problem.total_penalty, self.leading)
-        total = self.add_products(total, q, v, at_point)
-        changed = np.minimum(np.abs(v - 1), 1).mean(1)
-        state, norms = states.advance(state, total.total, at_point, self.inverse, self.leading, changed)
-        return state, placement.on_host(norms), placement.on_host(total.rounding + ROUNDING * total.noise)
-
-    def add_products(self, total: Summed, q: Tree, v: np.ndarray, at_point: Array) -> Summed:
-        """`total` plus the products of one pass, as in `states.add_products`."""
-        objective = self.problem.objective
-        if self.formed is not None:
-            f, rows = jnp.stack(self.outputs), jnp.stack(list(self.rows(v)))
-            return add_products(total, self.formed, f, q, rows, at_point, objective)
-        for part, f, rows in zip(self.problem.parts(), self.outputs, self.rows(v), strict=True):
-            total = states.add_products(total, part, f, q, rows, at_point, objective)
-        return total
-
-    def rows(self, v: np.ndarray) -> Iterator[Any]:
-        """The example weights "k n" batch by batch, "k b"; 0 for padding."""
-        at, _ = self.problem.batches.pad(np.arange(v.shape[1]))
-        return (placement.divide(v[:, rows].astype(self.problem.dtype), 1) for rows in at)
-
-    @property
-    def nearly(self) -> float:
-        """The residual norm at which a problem's conjugate gradients end, with its rounding."""
-        return max(NEAR * self.target - float(self.gradient.rounding), float(self.gradient.noise))
-
-    def is_done(self, place: Place, norm: float, rounding: float) -> bool:
-        """Adds a pass to the history; True if it was the problem's last; decides what the next pass is."""
-        name, rows = ("certificate" if place.at_point else "estimate"), place.history
-        before = next((row["gradient_norm"] for row in reversed(rows) if row["exact"]), np.inf)
-        rounding = rounding if place.at_point else 0.0
-        row = {"passes": len(rows) + 1, "gradient_norm": norm, "rounding": rounding, "exact": place.at_point}
-        rows.append({**row, name: (norm + rounding) / self.problem.total_penalty})
-        left = self.passes - len(rows)
-        if place.at_point:  # ends at its target, at the last pass, or where rounding allows no more
-            place.at_point = False
-            return norm + rounding <= self.target or left < 2 or not norm <= 0.5 * before
-        place.at_point = norm <= self.nearly or left == 1 or not np.isfinite(norm)
-        return False
-
-    @promotes
-    def result(self, place: Place, delta: Tree, k: int) -> Fitted[Solved]:
-        """The result of a finished problem, the k-th of those at work."""
-        last = place.history[-1]
-        converged = last["gradient_norm"] + last["rounding"] <= self.target
-        penalty = self.problem.total_penalty
-        info = Solved(last["certificate"], last["gradient_norm"], penalty, converged, self.curvature)
+    All have an exact gradient in the same passes: first, when the residual of each is small enough, and last.
+    """
+    problem, penalty, began = base.problem, base.problem.total_penalty, time.perf_counter()
+    v = np.stack([weights for weights, _ in group])
+    nearly = max(NEAR * target - float(base.gradient.rounding), float(base.gradient.noise))
+    state = begin(base.dw, [base.dw if start is None else start for _, start in group])
+    histories: list[list[Row]] = [[] for _ in group]
+    at_point, is_last, before = True, False, np.full(len(group), np.inf)
+    while not is_last:
+        q, total = operands(state, base.gradient, at_point, penalty)
+        for part, f, rows in zip(problem.parts(), base.outputs, by_batch(problem, v), strict=True):
+            total = add_products(total, part, f, q, rows, at_point, problem.objective)
+        state, norms = advance(state, total.total, base.inverse, at_point)
+        norms = placement.on_host(norms)
+        rounding = placement.on_host(total.rounding + ROUNDING * total.noise) * at_point
+        name = "certificate" if at_point else "estimate"
+        for history, norm, error in zip(histories, norms.tolist(), rounding.tolist(), strict=True):
+            row = {"passes": len(history) + 1, "gradient_norm": norm, "rounding": error, "exact": at_point}
+            history.append({**row, name: (norm + error) / penalty})
+        left = passes - len(histories[0])
+        if at_point:  # ends where all meet the target or rounding allows no more, or at the last pass
+            has_ended = (norms + rounding <= target) | ~(norms <= 0.5 * before)
+            is_last, at_point, before = bool(has_ended.all()) or left < 2, False, norms
+        else:
+            at_point = bool(((norms <= nearly) | ~np.isfinite(norms)).all()) or left == 1
+        run.check_stop()
+    seconds, results = time.perf_counter() - began, []
+    for k, history in enumerate(histories):
+        last = history[-1]
+        converged = last["gradient_norm"] + last["rounding"] <= target
+        info = Solved(last["certificate"], last["gradient_norm"], penalty, converged, base.curvature)
         if not converged:
-            warn_of(last, self.target / penalty, stacklevel=4)
-        dw, seconds = placement.replicate(states.result(self.base, delta, k)), time.perf_counter() - place.began
-        return Fitted(dw, place.history, seconds, last["passes"], None, info)
+            warn_of(last, target / penalty, stacklevel=4)
+        dw = jax.tree.map(lambda leaf, delta, k=k: leaf + delta[k], base.dw, state.x)
+        results.append(Fitted(placement.replicate(dw), history, seconds, last["passes"], None, info))
+    return results
+
+
+def by_batch(problem: Problem, v: np.ndarray) -> Iterator[Any]:
+    """The example weights "k n" batch by batch, "k b"; padding has weight 1 here and 0 in the batch itself."""
+    at, _ = problem.batches.pad(np.arange(v.shape[1]))
+    return (placement.divide(v[:, rows].astype(problem.dtype), 1) for rows in at)
+
+
+def begin(base: Tree, starts: list[Tree]) -> cg.State:
+    """The state of problems at their starts, whose gradients the first pass computes; x is delta."""
+    x = jax.tree.map(lambda leaf, *starts: jnp.stack(starts) - leaf, base, *starts)
+    r, p = (jax.tree.map(jnp.zeros_like, x) for _ in range(2))
+    return cg.State(x, r, p, jnp.zeros(len(starts)))
+
+
+@jax.jit
+def operands(state: cg.State, gradient: Summed, at_point: Any, total_penalty: Any) -> tuple[Tree, Summed]:
+    """(q, which the pass multiplies with A: delta at a point, else the direction; the first term of the pass's sum)."""
+
+    def own(x: Tree, p: Tree) -> tuple[Tree, Summed]:
+        q = jax.tree.map(partial(jnp.where, at_point), x, p)
+        ridge = jax.tree.map(lambda leaf: total_penalty * leaf, q)
+        begun = jax.tree.map(lambda leaf, g: leaf + jnp.where(at_point, g, 0), ridge, gradient.total)
+        norms, sizes = (jnp.where(at_point, each, 0) for each in (gradient.norms, gradient.sizes))
+        return q, Summed(begun, trees.norm(ridge) + norms, sizes)
+
+    return jax.vmap(own)(state.x, state.p)
+
+
+@partial(jax.jit, donate_argnames="total")
+def add_products(
+    total: Summed, part: Part, outputs: Array, q: Tree, v: Array, at_point: Any, objective: Objective
+) -> Summed:
+    """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i); the last term only at a point; "k" in each leaf."""
+    first = jax.tree.map(lambda leaf: leaf[0], q)
+    times, v = jax.vmap(part.jacobian.at(first).mv, out_axes=2), v.T[:, None]
+    slope, bend = jax.linearize(jax.grad(partial(part.loss, objective)), outputs)  # e, P: of weights 1; 0 for padding
+    bent = jnp.where(v > 0, v * jax.vmap(bend, 2, 2)(times(q)), 0)
+    bent += jnp.where(at_point, (v - 1) * slope[:, :, None], 0)
+    return jax.vmap(Summed.plus)(total, jax.linear_transpose(times, q)(bent)[0])
+
+
+@partial(jax.jit, donate_argnames="state")
+def advance(state: cg.State, total: Tree, inverse: Inverse | None, at_point: Any) -> tuple[cg.State, Array]:
+    """The state after a pass, and |r|, "k": a restart from the gradient at a point, else a step of each problem."""
+    state = jax.vmap(cg.step, (0, 0, None, None))(state, total, inverse, at_point)
+    return state, jax.vmap(trees.norm)(state.r)

@@ -1,6 +1,6 @@
 """One batch of a pass: its terms of a gradient, of a Hessian product, and of the factors.
 
-J of the batch is an object of linear/jacobian.py, however it is stored; targets and example weights stand beside it.
+J of the batch is one of linear/jacobian.py; targets and example weights stand beside it.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ from jax import Array
 
 from tangent_jax.core import placement, trees
 from tangent_jax.core.notation import Tree
-from tangent_jax.linear.jacobian import Fresh, Kept, Steps, StoredJacobian, keep
+from tangent_jax.linear.jacobian import Fresh, Kept, keep
 from tangent_jax.solver.curvature import Curvature, batch_curvature
 from tangent_jax.train.objective import ROUNDING, Objective
 from tangent_jax.train.targets import Predict
@@ -85,23 +85,14 @@ def add_product(total: Tree, part: Part, v: Tree, outputs: Array, objective: Obj
     return trees.plus(total, j.vjp(bent))
 
 
-def products_of(part: Part, outputs: Array, q: Steps, v: Array, at_point: Array, objective: Objective) -> Steps:
-    """sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term only at a point; all steps together, v "k b"."""
-    times, v = part.jacobian.times_all(q), v.T[:, None]
-    slope, bend = jax.linearize(jax.grad(partial(part.loss, objective)), outputs)  # e, P: of weights 1; 0 for padding
-    bent = jnp.where(v > 0, v * jax.vmap(bend, 2, 2)(times(q)), 0)
-    bent += jnp.where(at_point, (v - 1) * slope[:, :, None], 0)
-    return jax.linear_transpose(times, q)(bent)[0]
-
-
 @jax.jit
-def outputs_of(jacobian: StoredJacobian, dw: Tree) -> Array:
+def outputs_of(jacobian: Fresh | Kept, dw: Tree) -> Array:
     """f(dw), "b c"."""
     return jacobian.at(dw).outputs
 
 
 @jax.jit
-def change_of(jacobian: StoredJacobian, v: Tree) -> Array:
+def change_of(jacobian: Fresh | Kept, v: Tree) -> Array:
     """J v, "b c"."""
     return jacobian.at(v).mv(v)
 

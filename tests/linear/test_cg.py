@@ -103,7 +103,7 @@ def test_directions_are_conjugate():
 
 
 def test_restart_goes_on_to_new_solution():
-    """As solve_many does: steps by one matrix, gradients of another that is near."""
+    """Steps by one matrix, gradients of another that is near."""
     m, b = Dense(matrix(2)), as_tree(jnp.asarray(B[0]))
     other = Dense(A.matrix + np.diag(np.linspace(0, 0.1, SIZE)))
     state, expected = cg.init(trees.scale(-1.0, b), m), as_tree(jnp.linalg.solve(jnp.asarray(other.matrix), flat(b)))

@@ -8,15 +8,10 @@ from dense import flat, private_case
 from helpers import assert_rel_close, in_long
 
 from tangent_jax.core import trees
-from tangent_jax.linear.jacobian import Fresh, form, keep
-from tangent_jax.solver.rows import rows_of
+from tangent_jax.linear.jacobian import Fresh, keep
 
 pytestmark = pytest.mark.usefixtures("x64")
-HELD = {
-    "fresh": lambda fresh, zero: fresh,
-    "kept": keep,
-    "formed": lambda fresh, zero: form(rows_of(fresh.predict, zero, fresh.x)),
-}
+HELD = {"fresh": lambda fresh, zero: fresh, "kept": keep}
 
 
 def of_steps(tree):
@@ -26,10 +21,10 @@ def of_steps(tree):
 @jax.jit
 def products(jacobian, dw, u, steps):
     """At dw: the outputs, the product with dw, the transposed of u, the outputs at 0; all steps' product and back."""
-    at, q = jacobian.at(dw), jacobian.side_by_side(steps)
-    times = jacobian.times_all(q)
-    changes = times(q)
-    back = jacobian.apart(jax.linear_transpose(times, q)(changes)[0], steps)
+    at = jacobian.at(dw)
+    times = jax.vmap(at.mv, out_axes=2)
+    changes = times(steps)
+    back = jax.linear_transpose(times, steps)(changes)[0]
     at_zero = jacobian.at(jax.tree.map(jnp.zeros_like, dw)).outputs
     return at.outputs, at.mv(dw), at.vjp(u), at_zero, changes, back
 
