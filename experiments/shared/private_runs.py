@@ -1,10 +1,12 @@
-"""Private runs that differ only in numbers, trained in one program and evaluated."""
+"""Private runs that differ only in numbers, which share one program.
+
+Their noise comes from seeds, so that the results are NOT private.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 import tangent_jax as tj
-from experiments.shared.private_many import fit_private_many
 from tangent_jax.io.progress import shown
 
 
@@ -31,13 +33,16 @@ def accuracies(
     delta: float,
 ) -> list[float]:
     """The accuracy on `measured` of each run, by its predictor, trained on `train`."""
-    trained = fit_private_many(
-        predicts,
-        train,
-        objective,
-        mechanisms=[run.mechanism(delta) for run in runs],
-        optimizers=[tj.privacy.momentum(run.learning_rate) for run in runs],
-        seeds=[run.seed for run in runs],
-        progress=shown,
-    )
-    return [tj.evaluate(predict, fitted.dw, measured) for predict, fitted in zip(predicts, trained, strict=True)]
+    measures = []
+    for predict, run in zip(predicts, runs, strict=True):
+        fitted = tj.fit_private(
+            predict,
+            train,
+            objective,
+            mechanism=run.mechanism(delta),
+            optimizer=tj.privacy.momentum(run.learning_rate),
+            seed=run.seed,
+            progress=shown,
+        )
+        measures.append(tj.evaluate(predict, fitted.dw, measured))
+    return measures

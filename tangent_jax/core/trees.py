@@ -7,7 +7,7 @@ A *part* of `w` is a tree with some of its leaves, at the same paths. Paths are 
 import difflib
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -119,21 +119,6 @@ def cast(tree: Tree, dtype: jax.typing.DTypeLike | None) -> Tree:
 def select(w: Tree, keep: Callable[[str], bool]) -> Tree:
     """The part of the nested dict `w` whose paths satisfy `keep`."""
     return nest({path: leaf for path, leaf in leaves(w).items() if keep(path)})
-
-
-def stack(trees: Sequence[Tree]) -> tuple[list[Any], tuple[int | None, ...], Any]:
-    """Trees of one structure as one: (leaves, axes, structure).
-
-    A leaf that is the same object in all trees is shared, with axis None; others are stacked along a new axis 0, for
-    `jax.vmap(..., in_axes=list(axes))`.
-    """
-    structures = {jax.tree.structure(tree) for tree in trees}
-    if len(structures) != 1:
-        raise InputError(f"trees must be of one structure, and at least one; got {len(structures)} structures")
-    columns = list(zip(*(jax.tree.leaves(tree) for tree in trees), strict=True))
-    shared = [all(leaf is column[0] for leaf in column) for column in columns]
-    stacked = [column[0] if is_shared else jnp.stack(column) for column, is_shared in zip(columns, shared, strict=True)]
-    return stacked, tuple(None if is_shared else 0 for is_shared in shared), structures.pop()
 
 
 def as_pytree(function: Callable) -> Callable:

@@ -17,7 +17,6 @@ from helpers import assert_rel_close, in_long, private_task, programs_of, scale_
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from experiments.shared.private_many import _step_many, fit_private_many
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual
 from tangent_jax.io.ledger import Ledger, open_ledger
@@ -220,35 +219,6 @@ def test_settings_share_one_program():
     assert steps == sums == []
 
 
-def test_models_at_once_are_single_ones():
-    data = Batches(*points(), batch_size=16)
-    mechanisms = [make_mechanism(e, 1e-5, 5, clip) for e, clip in ((1.0, 1.0), (3.0, 0.5), (8.0, 2.0))]
-    optimizers, seeds = [momentum(rate) for rate in (0.1, 0.03, 0.01)], [0, 1, 2]
-    with programs_of(_step_many) as programs:
-        together = fit_private_many(
-            [linear] * 3, data, mechanisms=mechanisms, optimizers=optimizers, seeds=seeds, start=START
-        )
-    assert len(programs) == 1
-    for got, mechanism, optimizer, seed in zip(together, mechanisms, optimizers, seeds, strict=True):
-        alone = fit_private(linear, data, mechanism=mechanism, start=START, optimizer=optimizer, seed=seed)
-        assert_rel_close(got.dw, jax.tree.map(np.asarray, alone.dw))
-        assert (got.steps, got.info.spent) == (alone.steps, alone.info.spent)
-
-
-def test_models_at_once_may_have_own_heads():
-    predict, dw, x, y = private_task("head", output="tangent", depth=1)
-    other = dataclasses.replace(
-        predict, w={**predict.w, "head": jax.tree.map(lambda leaf: 2 * leaf, predict.w["head"])}
-    )
-    data = Batches(np.asarray(x), np.asarray(y))
-    together = fit_private_many(
-        [predict, other], data, mechanisms=[MECHANISM] * 2, optimizers=[momentum(0.1)] * 2, seeds=[4, 4], start=dw
-    )
-    for one, got in zip((predict, other), together, strict=True):
-        alone = fit_private(one, data, mechanism=MECHANISM, start=dw, optimizer=momentum(0.1), seed=4).dw
-        assert_rel_close(got.dw, jax.tree.map(np.asarray, alone))
-
-
 def test_streamed_inputs_give_the_same_sums():
     streamed = Batches(*points(), batch_size=4, resident_bytes=64)
     assert_rel_close(fit_private(linear, streamed, mechanism=MECHANISM, start=START, seed=1).dw, train(seed=1).dw)
@@ -354,11 +324,6 @@ def test_disjoint_components_cost_the_dearest():
 # Wrong uses
 
 
-def many(data, mechanisms, count=1):
-    settings = {"optimizers": [momentum()] * count, "seeds": [0] * count, "start": START}
-    return fit_private_many([linear] * count, data, mechanisms=mechanisms, **settings)
-
-
 @pytest.mark.parametrize(
     ("call", "match"),
     [
@@ -377,15 +342,6 @@ def many(data, mechanisms, count=1):
         (
             lambda: fit_private(linear, Batches(*points(1)), mechanism=MECHANISM, start=START),
             "at least 2 examples; got 1",
-        ),
-        (lambda: many(Batches(*points()), [MECHANISM] * 2), "every list must have one entry per model"),
-        (
-            lambda: many(Batches(*points(), resident_bytes=8), [MECHANISM]),
-            "inputs that the device holds must take at most 8 bytes",
-        ),
-        (
-            lambda: many(Batches(*points()), [MECHANISM, dataclasses.replace(MECHANISM, unit="owner")], 2),
-            "mechanisms must be of one unit; got example and owner",
         ),
         (
             lambda: noisy_mean(ClippedSum(START, jnp.zeros(1), jnp.zeros(()), 1.0), 0.0, 1.0, noise_key(0, 0)),

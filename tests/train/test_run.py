@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
-from experiments.shared.private_many import fit_private_many
 from tangent_jax.audit.canaries import Audited, make_canaries
 from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core import trees
@@ -26,7 +25,6 @@ from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import fit
 from tangent_jax.train.fit_many import fit_many
 from tangent_jax.train.objective import make_objective
-from tangent_jax.train.optimizers import momentum
 from tangent_jax.train.run import Fitted, Run
 
 RNG = np.random.default_rng(0)
@@ -42,11 +40,6 @@ def linear(dw, x):
 
 def of_solve(**options):
     return solve(linear, DATA, SQUARE, start=START, **options)
-
-
-def privately_together(folder):
-    given = {"mechanisms": [MECHANISM], "optimizers": [momentum(0.1)], "seeds": [0], "start": START}
-    return fit_private_many([linear], DATA, **given)[0]
 
 
 def audited(folder):
@@ -66,7 +59,6 @@ RUNS = {
     "fit_private": lambda folder, **options: fit_private(
         linear, DATA, mechanism=MECHANISM, start=START, ledger=Ledger(folder), **options
     ),
-    "fit_private_many": privately_together,
     "fit_audited": audited,
 }
 
@@ -77,7 +69,6 @@ INFOS = {
     "solve": Solved,
     "solve_many": Solved,
     "fit_private": Private,
-    "fit_private_many": Private,
     "fit_audited": Audited,
 }
 
