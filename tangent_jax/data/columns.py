@@ -76,12 +76,6 @@ def as_groups(values: Sequence[Any]) -> list[Any]:
     return [None if str(value).strip() in NO_LABEL else value for value in values]
 
 
-def content_of(below: Sequence[Any]) -> str:
-    """The suffixes of the files below a folder, for an error."""
-    suffixes = sorted({path.suffix for path in below if path.suffix and path.is_file()})
-    return f"only files of {first_names(suffixes)}" if suffixes else "no file"
-
-
 def classes_beside(folder: Place) -> tuple[str, ...] | None:
     """The names of classes.txt in a folder, or None."""
     path = folder / "classes.txt"

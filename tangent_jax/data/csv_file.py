@@ -26,16 +26,15 @@ from pathlib import Path, PurePosixPath
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import caseless_name, composed_name
 from tangent_jax.data.columns import as_groups, classes_beside, options
-from tangent_jax.data.left_out import LeftOut, leave_out, note
+from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.rows import Rows, by_name
-from tangent_jax.data.sources import SUFFIXES, existing_path, place_of_file, read_file
-from tangent_jax.data.splits import NO, SPELLINGS, YES, split_of_flag
+from tangent_jax.data.sources import existing_path, place_of_file, read_file
+from tangent_jax.data.splits import SPELLINGS, split_of_flag
 from tangent_jax.io.git_lfs import is_pointer, pointer_error
 from tangent_jax.io.paths import Place, names_below
-from tangent_jax.io.records import MARKS, first_names, short
+from tangent_jax.io.records import MARKS, short
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|data:")  # two letters or more: C: is a drive of Windows
 DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 
@@ -174,39 +173,13 @@ def divider(path: Place, line: str, wanted: set[str]) -> str:
 
 def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
     """Raises InputError unless each of the wanted columns, by kind, is there once."""
-    twice = [name for name in wanted.values() if table.header.count(name) > 1]
-    if twice:
-        raise InputError(f"the columns of {table.path} must have different names; {twice[0]} is there twice")
-    absent = {kind: name for kind, name in wanted.items() if name not in table.header}
-    if not absent:
-        return
-    if any(cell.lower().endswith(SUFFIXES) for cell in table.header):
+    wrong = {kind: name for kind, name in wanted.items() if table.header.count(name) != 1}
+    if wrong:
+        choices = "&".join(f"{kind}=COLUMN" for kind in wrong)
         raise InputError(
-            f"the first line of {table.path} must be the names of its columns; it is a row,"
-            f" {short(','.join(table.header))}. Write a line of names before it: {wanted['image']} above the paths,"
-            f" {wanted['label']} above the labels"
+            f"the first line of {table.path} must name one column {' and '.join(wrong.values())}; it is"
+            f" {short(','.join(table.header))}. Add the line, or write ?{choices}"
         )
-    one_hot = one_hot_columns(table)
-    if "label" in absent and one_hot:
-        raise InputError(
-            f"the labels of {table.path} must stand in one column; {first_names(one_hot)} are one-hot. In pandas: "
-            f"table['label'] = table.loc[:, '{one_hot[0]}':'{one_hot[-1]}'].idxmax(axis=1)"
-        )
-    choices = "&".join(f"{kind}=COLUMN" for kind in absent)
-    names = " and ".join(absent.values())
-    held = ", ".join(name for name in table.header if name) or "none"
-    raise InputError(f"{table.path} must have a column {names}; its columns are {held}. Write ?{choices}")
-
-
-def one_hot_columns(table: Table) -> list[str]:
-    """The columns of zeros and ones, if they stand together and each row has one 1 in them; else none."""
-    marks = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "False": 0, "True": 1}
-    names = [name for name in table.header if name and {*table.column(name)} <= marks.keys()]
-    names = [name for name in names if not split_of_flag(name, "1")]
-    places = [table.header.index(name) for name in names]
-    sums = {sum(marks[row[place].strip()] for place in places) for row in table.rows}
-    is_run = len(places) > 1 and places == [*range(places[0], places[-1] + 1)]
-    return names if is_run and sums == {1} else []
 
 
 # Splits
@@ -216,11 +189,6 @@ def read_splits(table: Table, name: str) -> list[str]:
     """The split of each row by a column: its text, or, in a column of truth values, what the column's name says."""
     texts = table.column(name)
     answers = {text: split_of_flag(name, text) for text in {*texts}}
-    if {text.lower() for text in texts} <= {*YES, *NO, ""} and not any(answers.values()):
-        raise InputError(
-            f"the column {name} of {table.path} must say the split of each row; it has {first_names(sorted({*texts}))}."
-            " Name it is_valid, is_test or is_train, or write train, validation and test in it"
-        )
     # one word in two letter cases is one name
     return [answers[text] or caseless_name(text) or "no split" for text in texts]
 
@@ -245,24 +213,18 @@ def find_images(table: Table, texts: Sequence[str]) -> list[str]:
     files = [text if not text or (parent / text).is_file() else folders.find(text) for text in texts]
     missing = [text for text, file in zip(texts, files, strict=True) if file is None]
     if missing:
-        remedy = f"write paths from the folder of {table.path.name}, or of ?folder=FOLDER in it, to files with suffixes"
-        if ADDRESS.match(missing[0]):
-            remedy = "download the images, and write their paths"
         raise InputError(
-            f"{len(missing)} of {len(texts)} images of {table.path} are missing, such as {short(missing[0])}: {remedy}"
+            f"{len(missing)} of {len(texts)} images of {table.path} are missing, such as {short(missing[0])}: write"
+            f" paths from the folder of {table.path.name}, or of ?folder=FOLDER in it, to files with suffixes"
         )
     found = [file or "" for file in files]
     lines = [line for line, file in zip(table.lines, found, strict=True) if not file]
-    if lines:
-        leave_out(LeftOut("rows", "without a path", len(lines), f"line {lines[0]}", len(texts)))
+    leave_out("rows", "without a path", len(lines), f"line {lines[0]}" if lines else "")
     changed = [(file, text) for file, text in zip(found, texts, strict=True) if file != text]
-    slashes = [file for file, text in changed if file == text.replace("\\", "/")]
-    if slashes:
-        note(f"{len(slashes)} paths of Windows are read with / for their backslashes, such as {slashes[0]}")
-    respelled = [f"{file} for {text}" for file, text in changed if file != text.replace("\\", "/")]
-    if respelled:
-        those = f"{len(respelled)} files have another letter case or Unicode form than in {table.path.name}"
-        note(f"{those}, such as {respelled[0]}")
+    if changed:
+        file, text = changed[0]
+        those = f"{len(changed)} files have other slashes, letter case or Unicode form than in {table.path.name}"
+        note(f"{those}, such as {file} for {text}")
     return found
 
 

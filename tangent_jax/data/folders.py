@@ -12,8 +12,7 @@
 A single split of a manifest, of any name, trains, and is not divided.
 
 Left out, each with a remark: hidden files and folders, files in a class that are not images, images in no class, broken
-links, and links that form a circle. Other links are followed. A manifest.json in a zip must have this form; in a folder
-it is read only if it has `classes` and `items`.
+links, and links that form a circle. Other links are followed. A manifest.json is read if it has `classes` and `items`.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ from urllib.parse import parse_qsl
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.names import composed_name
 from tangent_jax.data.layouts import Asked, Layout, layout
-from tangent_jax.data.left_out import LeftOut, leave_out, note
+from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.rows import Rows, by_name
 from tangent_jax.data.sources import existing_path, place_of_file, read_file
 from tangent_jax.data.splits import one_name_each
@@ -58,15 +57,15 @@ class Source:
     folders: list[str]
     read: Callable[[str], bytes]
     place: Callable[[str], tuple[Place, str]]
-    manifest: dict | None = None
 
 
 def folder(where: str) -> Rows:
     """The rows of a folder or a zip."""
     path, asked = question_of(where)
     source = open_source(existing_path(path)) if path else join_sources(asked.folders)
-    if source.manifest is not None:
-        found = read_manifest(source)
+    manifest = manifest_of(source)
+    if manifest is not None:
+        found = listed(manifest, source)
     else:
         found = layout(source.names, source.folders, source.path, asked if path else asked.joined())
     items = [(name, split, label) for split, images in found.images.items() for name, label in images]
@@ -82,7 +81,7 @@ def folder(where: str) -> Rows:
         found.classes,
         found.empty,
         None if asked.group is None else groups_by(asked.group, names),
-        is_whole=source.manifest is not None,
+        is_whole=manifest is not None,
     )
 
 
@@ -127,18 +126,13 @@ def open_source(path: Place) -> Source:
     """The files of a folder or a zip."""
     if path.is_dir():
         names, folders = walk(path)
-        manifest = folder_manifest(path) if "manifest.json" in names else None
-        read, place = partial(read_file, path), partial(place_of_file, path)
-        return Source(path.stem, path, names, folders, read, place, manifest)
+        return Source(path.stem, path, names, folders, partial(read_file, path), partial(place_of_file, path))
     archive = open_zip(path)
     for line, first in archive.changed.items():
         note(f"{line}, such as {first}")
     names = sorted(name for name in archive.member_of if not name.endswith("/"))
     folders = sorted({name.rpartition("/")[0] for name in archive.member_of} - {""})
-    manifest = None
-    if "manifest.json" in names:
-        manifest = parse_json(archive.read_image("manifest.json"), f"manifest.json in {path}")
-    return Source(path.stem, path, names, folders, archive.read_image, archive.place_of, manifest)
+    return Source(path.stem, path, names, folders, archive.read_image, archive.place_of)
 
 
 def join_sources(places: Mapping[str, str]) -> Source:
@@ -189,40 +183,41 @@ def walk(root: Place) -> tuple[list[str], list[str]]:
         folder = Path(where).relative_to(root)
         real = os.path.realpath(where)
         if real in seen:
-            why = "a link that leads in a circle, or to a folder that is read already"
-            leave_out(LeftOut("folders", why, 1, str(folder)))
+            leave_out("folders", "a link that leads in a circle, or to a folder that is read already", 1, str(folder))
             inner.clear()
             continue
         seen.add(real)
         folders += [] if where == os.fspath(root) else [str(folder)]
         names += [str(folder / name) for name in file_names if (root / folder / name).is_file()]
-        dangling = [str(folder / name) for name in file_names if not (root / folder / name).exists()]
-        for name in sorted(dangling):
-            leave_out(LeftOut("files", "a link to nothing", 1, name))
+        dangling = sorted(str(folder / name) for name in file_names if not (root / folder / name).exists())
+        leave_out("files", "links to nothing", len(dangling), *dangling[:1])
     return sorted(names), sorted(folders)
 
 
-def folder_manifest(path: Place) -> dict | None:
-    """A folder's manifest.json if it has our form, else None: many programs write a file of this name."""
+def manifest_of(source: Source) -> Manifest | None:
+    """The manifest.json of a source if it has our form, else None: many programs write a file of this name."""
+    if "manifest.json" not in source.names:
+        return None
+    where = f"manifest.json of {source.path}"
     try:
-        manifest = parse_json((path / "manifest.json").read_bytes(), path)
+        content = parse_json(source.read("manifest.json"), where)
     except InputError:
         return None
-    return manifest if {"classes", "items"} <= {*manifest} else None
+    if not {"classes", "items"} <= {*content}:
+        return None
+    return convert(Manifest, {key: content[key] for key in ("classes", "items")}, where)
 
 
-def read_manifest(source: Source) -> Layout:
+def listed(manifest: Manifest, source: Source) -> Layout:
     """The layout that a manifest says, whose images exist; a single split of any name trains."""
     where = f"manifest.json of {source.path}"
-    content = {key: value for key, value in (source.manifest or {}).items() if key in ("classes", "items")}
-    manifest: Manifest = convert(Manifest, content, where)
     file_of = {composed_name(name): name for name in source.names}
     images: dict[str, list[tuple[str, int]]] = {}
-    for listed, split, label in manifest.items:
-        name = file_of.get(composed_name(listed))
+    for title, split, label in manifest.items:
+        name = file_of.get(composed_name(title))
         if name is None:
-            raise InputError(f"{where} must list images that exist; there is none named {listed}")
-        whole_number(f"the class index of {listed}", label, 0, len(manifest.classes) - 1)
+            raise InputError(f"{where} must list images that exist; there is none named {title}")
+        whole_number(f"the class index of {title}", label, 0, len(manifest.classes) - 1)
         images.setdefault(split, []).append((name, label))
     if len(images) == 1:
         return Layout(manifest.classes, {"train": next(iter(images.values()))}, None)

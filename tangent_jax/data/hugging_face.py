@@ -24,23 +24,21 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.columns import Column, as_groups, choose, classes_beside, content_of, options
+from tangent_jax.data.columns import Column, as_groups, choose, classes_beside, options
 from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.rows import Rows
 from tangent_jax.data.sources import check_size, existing_path
-from tangent_jax.data.splits import by_split, one_name_each
+from tangent_jax.data.splits import by_split
 from tangent_jax.io.git_lfs import check_no_pointer
 from tangent_jax.io.packages import import_extra
 from tangent_jax.io.paths import Place, names_below, open_file, stamp_of
-from tangent_jax.io.records import convert, first_names, parse_json
+from tangent_jax.io.records import convert, parse_json
 
 T = TypeVar("T")
 MOST_GROUP = 1 << 30  # the most bytes of images in a row group
 GROUPS = 4  # row groups kept in memory
 SHARD = re.compile(r"(?P<before>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})(?P<hash>(-[0-9a-zA-Z]+)*)\.(parquet|arrow)")
 NUMBERED = re.compile(r"(?P<before>)(?P<count>)(?P<number>\d{4})\.parquet")
-PATHS = frozenset(("image", "images", "img", "picture", "photo", "path", "file", "url", "filename", "filepath"))
-"""Words in the name of a column that say that its texts are paths of images."""
 READING = threading.Lock()  # threads must not read one row group several times
 
 
@@ -54,7 +52,6 @@ def hugging_face(where: str) -> Rows:
     first = files[0]
     image, label, group = columns(schemas[first], chosen, first)
     check_schemas(path, schemas, [image, label] if group is None else [image, label, group])
-    check_splits(path, files)
 
     by_name = by_split(root, files, series_of)
     names: list[str] = []
@@ -70,9 +67,9 @@ def hugging_face(where: str) -> Rows:
             labels.extend(own_labels)
             paths.extend(own_paths)
             groups.extend(own_groups)
+            splits.extend([split or stated_split(file)] * len(own_paths))
             ends.append(len(labels))
         names.extend(names_of(split, paths))
-        splits.extend([split] * len(paths))
     ordered = tuple(file for own in by_name.values() for file in own)
     return Rows(
         path.stem,
@@ -90,21 +87,19 @@ def hugging_face(where: str) -> Rows:
 
 def check_schemas(path: Place, schemas: Mapping[Place, Any], used: Sequence[str]) -> None:
     """Raises InputError unless all files have the columns, of the types and with the classes of the first file."""
-    first, *_ = schemas
-    uses = {name: holds_of(schemas[first].field(name).type) for name in used}
-    classes = class_names(schemas[first], used[1], first)
-    for file, schema in schemas.items():
-        if {field.name: holds_of(field.type) for field in schema if field.name in used} != uses:
+    first, *others = schemas
+    for file in others:
+        if used_columns(schemas[file], used, file) != used_columns(schemas[first], used, first):
             raise InputError(
-                f"all files of {path} must have the columns {' and '.join(used)} of one type; {first} has"
-                f" {held(schemas[first])}, and {file} has {held(schema)}"
+                f"all files of {path} must have {' and '.join(used)} of one type, and the same classes; {file} differs"
+                f" from {first}"
             )
-        classes_here = class_names(schema, used[1], file)
-        if classes_here != classes:
-            raise InputError(
-                f"the files of {path} must have the same classes; {first} has {first_names(classes or ['none'])},"
-                f" and {file} has {first_names(classes_here or ['none'])}"
-            )
+
+
+def used_columns(schema: Any, used: Sequence[str], file: Place) -> tuple[dict[str, str], tuple[str, ...] | None]:
+    """(the use of each used column that a file has, its classes)."""
+    uses = {field.name: holds_of(field.type) for field in schema if field.name in used}
+    return uses, class_names(schema, used[1], file)
 
 
 # Files
@@ -122,9 +117,7 @@ def data_files(path: Any) -> list[Any]:
         raise InputError(f"{path} must hold all its files; {missing[0]} is missing. Fetch it again")
     check_series(files)
     if not files:
-        raise InputError(
-            f"{path} must hold parquet or arrow files; it holds {content_of(below)}. folder:{path} opens images"
-        )
+        raise InputError(f"{path} must hold parquet or arrow files; it holds none. folder:{path} opens images")
     kinds = {file.suffix for file in files}
     if len(kinds) > 1:
         raise InputError(f"{path} must hold one kind of files; it holds {' and '.join(sorted(kinds))}. Name one folder")
@@ -149,22 +142,20 @@ def check_series(files: Sequence[Place]) -> None:
     The datasets library writes NAME-00000-of-00002.parquet, also with a hash behind; the hub's conversion to parquet
     writes 0000.parquet, 0001.parquet.
     """
-    series: dict[tuple[Place, str], list[tuple[int, int, str]]] = {}
+    series: dict[tuple[Place, str], list[tuple[int, int]]] = {}
     for file in files:
         match = SHARD.fullmatch(file.name) or NUMBERED.fullmatch(file.name)
         if match is not None:
-            entry = int(match["number"]), int(match["count"] or 0), file.name
-            series.setdefault((file.parent, match["before"]), []).append(entry)
+            series.setdefault((file.parent, match["before"]), []).append(
+                (int(match["number"]), int(match["count"] or 0))
+            )
     for (folder, before), entries in series.items():
-        numbers = sorted(number for number, _, _ in entries)
-        count = max(count for _, count, _ in entries) or numbers[-1] + 1
-        lacking = sorted({*range(count)} - {*numbers})
-        if lacking or len(numbers) != count:
-            names = first_names(sorted(name for _, _, name in entries))
-            found = f"number {lacking[0]} is missing" if lacking else f"it holds {names}"
+        numbers = sorted(number for number, _ in entries)
+        count = max(count for _, count in entries) or numbers[-1] + 1
+        if numbers != [*range(count)]:
             raise InputError(
-                f"{folder} must hold one file of each number of {before}0 to {count - 1}; {found}. Fetch it again, or"
-                " remove the files of an older upload"
+                f"{folder} must hold one file of each number of {before}0 to {count - 1}; it holds {numbers}. Fetch it"
+                " again, or remove the files of an older upload"
             )
 
 
@@ -176,19 +167,12 @@ def series_of(name: str) -> str:
     return re.sub(r"[\W_]*[0-9]+$", "", re.sub(r"\.(parquet|arrow)$", "", name)) or name
 
 
-def check_splits(path: Place, files: Sequence[Any]) -> None:
-    """Raises InputError for several splits if none of their names says train, validation or test.
-
-    A name before 00000-of-00002 is a split, and so is a folder beside dataset_dict.json.
-    """
-    matches = [SHARD.fullmatch(file.name) for file in files if file.suffix == ".parquet"]
-    stated = {match["before"].rstrip("-") for match in matches if match is not None}
-    stated |= {file.parent.name for file in files if (file.parent.parent / "dataset_dict.json").is_file()}
-    if len(stated) > 1 and not one_name_each(stated, path):
-        raise InputError(
-            f"the splits of {path} must have names that say train, validation or test; they are"
-            f" {first_names(sorted(stated))}. Rename the files or folders"
-        )
+def stated_split(file: Any) -> str:
+    """The name that stands in the place of a split: before 00000-of-00002, or beside dataset_dict.json; else ""."""
+    match = SHARD.fullmatch(file.name) if file.suffix == ".parquet" else None
+    if match is not None:
+        return match["before"].rstrip("-")
+    return file.parent.name if (file.parent.parent / "dataset_dict.json").is_file() else ""
 
 
 def arrow() -> Any:
@@ -293,50 +277,21 @@ def is_bytes(kind: Any) -> bool:
     return types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
 
 
-def held(schema: Any) -> str:
-    """The columns of a schema with their types, for an error."""
-    return first_names([f"{field.name} ({in_words(field.type)})" for field in schema])
-
-
-def in_words(kind: Any) -> str:
-    """A type in words; a list says that it is several labels."""
-    types = arrow().types
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    is_list = is_list or types.is_list_view(kind) or types.is_large_list_view(kind)
-    return f"{kind}, several for one image" if is_list else str(kind)
-
-
 def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str, str | None]:
     """(column of images, column of labels, column of groups if it is chosen) of a file."""
     features = features_of(schema, file)
     if len({*schema.names}) < len(schema.names):
         raise InputError(f"the columns of {file} must have different names; they are {', '.join(schema.names)}")
-    check_bytes(schema, chosen, file)
     images: list[Column] = []
     labels: list[Column] = []
     for field in schema:
         stated = features.get(field.name, {}).get("_type")
         use = holds_of(field.type)
-        words = in_words(field.type)
-        images.append(Column(field.name, words, use == "images", stated == "Image"))
-        labels.append(Column(field.name, words, use in ("numbers", "Booleans", "texts"), stated == "ClassLabel"))
+        kind = str(field.type)
+        images.append(Column(field.name, kind, use == "images", stated == "Image"))
+        labels.append(Column(field.name, kind, use in ("numbers", "Booleans", "texts"), stated == "ClassLabel"))
     group = choose("group", chosen, labels, file) if "group" in chosen else None
     return choose("image", chosen, images, file), choose("label", chosen, labels, file), group
-
-
-def check_bytes(schema: Any, chosen: dict[str, str], file: Place) -> None:
-    """Raises InputError with the remedy for a file that has the paths of its images, and no images."""
-    uses = {field.name: holds_of(field.type) for field in schema}
-    if "images" in uses.values():
-        return
-    texts = [name for name, use in uses.items() if use == "texts"]
-    named = [name for name in texts if {*re.split(r"[\W_]+", name.lower())} & PATHS]
-    column = chosen.get("image") or next(iter(named), None)
-    if column in texts:
-        raise InputError(
-            f"the images of {file} must be bytes; its column {column} holds texts, as paths are. In pandas: "
-            f"table['{column}'] = [open(path, 'rb').read() for path in table['{column}']], then table.to_parquet"
-        )
 
 
 # Rows
@@ -363,22 +318,20 @@ def labels_paths_groups(
 ) -> tuple[list[Any], list[str | None], list[Any]]:
     """The labels in a file, the paths of its images, or None, and the groups, [] without their column."""
     kind = schema_of(file).field(image).type
-    has_paths = arrow().types.is_struct(kind) and kind.get_field_index("path") >= 0
-    if file.suffix == ".parquet":
-        with arrow().parquet.ParquetFile(source_of(file)) as content:
-            named = [label, *([] if group is None else [group]), *([f"{image}.path"] if has_paths else [])]
-            table = content.read(columns=[*dict.fromkeys(named)])
-        labels = table.column(label)
-        groups = None if group is None else table.column(group)
-        images = table.column(image) if has_paths else None
-    else:
-        labels = map_column(file, stamp_of(file), label)
-        groups = None if group is None else map_column(file, stamp_of(file), group)
-        images = map_column(file, stamp_of(file), image)
+    labels = column_of(file, label).to_pylist()
+    groups = [] if group is None else column_of(file, group).to_pylist()
     paths: list[str | None] = [None] * len(labels)
-    if has_paths:
-        paths = arrow().compute.struct_field(images, "path").to_pylist()
-    return labels.to_pylist(), paths, [] if groups is None else groups.to_pylist()
+    if arrow().types.is_struct(kind) and kind.get_field_index("path") >= 0:
+        paths = arrow().compute.struct_field(column_of(file, image, ".path"), "path").to_pylist()
+    return labels, paths, groups
+
+
+def column_of(file: Place, name: str, field: str = "") -> Any:
+    """A column of a file, of parquet this field of it alone."""
+    if file.suffix != ".parquet":
+        return map_column(file, stamp_of(file), name)
+    with arrow().parquet.ParquetFile(source_of(file)) as content:
+        return content.read(columns=[name + field]).column(name)
 
 
 def row_in_file(files: tuple[T, ...], ends: list[int], row: int) -> tuple[T, int]:

@@ -180,40 +180,10 @@ def class_name(text: str) -> str:
     return composed_name(text.strip())
 
 
-def alike_names(classes: Sequence[str]) -> list[tuple[int, int]]:
-    """The pairs of classes whose names differ in letter case, spaces or hyphens alone, by their indices."""
-    first: dict[str, int] = {}
-    pairs = []
-    for place, name in enumerate(classes):
-        other = first.setdefault(re.sub(r"[\s_-]+", "", caseless_name(name)), place)
-        if other != place:
-            pairs.append((other, place))
-    return pairs
-
-
-def differ(classes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
-    """The beginning of a sentence about alike names."""
-    lines = [f"{classes[one]} and {classes[other]}" for one, other in pairs]
-    return f"the class names {'; '.join(lines[:5])} differ in letter case, spaces or hyphens alone"
-
-
 def note_alike(classes: Sequence[str]) -> None:
-    """Notes classes with alike names."""
-    pairs = alike_names(classes)
-    if pairs:
-        note(f"{differ(classes, pairs)}: they are two classes")
-
-
-def spellings(values: Sequence[Any]) -> str:
-    """The ways in which rows without a label write it, with their numbers, and a remedy for classes of such names."""
-    times = Counter(map(spelled, values))
-    words = ", ".join(f"{count} {spelling}" for spelling, count in times.most_common(3))
-    is_text = any(isinstance(value, str) and value.strip() for value in values)
-    return words + ("; a classes.txt that lists such a name makes it a class" if is_text else "")
-
-
-def spelled(value: Any) -> str:
-    """A value without a class as it is written, for a remark."""
-    if isinstance(value, str):
-        return repr(value.strip()) if value.strip() else "empty"
-    return "null" if value is None else str(value)
+    """Notes classes whose names differ in letter case, spaces or hyphens alone."""
+    first: dict[str, str] = {}
+    for name in classes:
+        other = first.setdefault(re.sub(r"[\s_-]+", "", caseless_name(name)), name)
+        if other != name:
+            note(f"{other} and {name} differ in letter case, spaces or hyphens alone: they are two classes")

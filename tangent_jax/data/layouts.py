@@ -13,26 +13,15 @@ from urllib.parse import quote
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import caseless_name, composed_name
-from tangent_jax.data.labels import alike_names, differ
-from tangent_jax.data.left_out import LeftOut, leave_out
+from tangent_jax.data.left_out import leave_out
 from tangent_jax.data.sources import SUFFIXES
 from tangent_jax.data.splits import one_name_each, split_of_name
 
-SYSTEM_NAMES = {
-    **dict.fromkeys(("__macosx", ".appledouble", ".ds_store", ".trashes", ".spotlight-v100", ".fseventsd"), "macOS"),
-    **dict.fromkeys(("thumbs.db", "ehthumbs.db", "desktop.ini", "system volume information"), "Windows"),
-    **dict.fromkeys(("$recycle.bin", "recycler"), "the recycle bin of Windows"),
-    **dict.fromkeys(("@eadir", "#snapshot"), "Synology"),
-    "#recycle": "the recycle bin of Synology",
-    **dict.fromkeys((".@__thumb", "@recently-snapshot"), "QNAP"),
-    "@recycle": "the recycle bin of QNAP",
-    ".ipynb_checkpoints": "Jupyter",
-    "lost+found": "Linux",
-}
-"""The names, in lower case, of files and folders that programs add, and the program."""
-
-
-ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".rar", ".7z")
+SYSTEM_NAMES = (
+    *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "system volume information", "$recycle.bin", "recycler"),
+    *("@eadir", "#snapshot", "@recently-snapshot", "#recycle", "@recycle", "lost+found"),
+)
+"""The names, in lower case, of files and folders that systems add: macOS, Windows, Synology, QNAP and Linux."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,27 +88,15 @@ def last(folder: str) -> str:
     return folder.rpartition("/")[2]
 
 
-def added_by(name: str) -> str | None:
-    """Returns why a file is no part of a data set: a program added it or it is hidden; None for any other file."""
-    parts = name.split("/")
-    for part in parts:
-        if part.lower() in SYSTEM_NAMES:
-            return f"added by {SYSTEM_NAMES[part.lower()]}"
-    if parts[-1].startswith("._"):
-        return "added by macOS"
-    if any(part.startswith(".") for part in parts) and not is_placeholder(name):
-        return "hidden"
-    return None
-
-
 def is_hidden(name: str) -> bool:
-    """Returns True for a hidden file, a file in a hidden folder, and files that programs add."""
-    return added_by(name) is not None
+    """Returns True for a hidden file, a file in a hidden folder, and files that systems add.
 
-
-def is_placeholder(name: str) -> bool:
-    """Returns True for a file of iCloud that stands for one that is not downloaded: .IMG_1.jpg.icloud."""
-    return last(name).startswith(".") and name.lower().endswith(".icloud") and "/." not in name.rpartition("/")[0]
+    A placeholder of iCloud is not hidden: .IMG_1.jpg.icloud stands for an image that is not downloaded.
+    """
+    *folders, own = name.split("/")
+    is_dotted = own.startswith(".") and not own.lower().endswith(".icloud")
+    is_of_system = any(part in SYSTEM_NAMES for part in name.lower().split("/"))
+    return is_dotted or is_of_system or any(part.startswith(".") for part in folders)
 
 
 def layout(names: Sequence[str], folders: Sequence[str], where: object, asked: Asked) -> Layout:
@@ -141,8 +118,8 @@ def layout(names: Sequence[str], folders: Sequence[str], where: object, asked: A
     else:
         inside = {} if asked.classes else splits_in_classes(tree, outermost(tree), where)
         class_folders = inside or {"": classes_in(tree, outermost(tree))}
-    found = read_classes(tree, class_folders, where)
-    say_left_out(names, shown, tree, found, class_folders)
+    found = read_classes(tree, class_folders)
+    say_left_out(names, tree, found, class_folders)
     for split, images in found.images.items():
         if not images:
             raise InputError(f"every split of {where} must have images; there are none in {split or 'it'}. Add some")
@@ -173,12 +150,6 @@ def chosen_folders(tree: Tree, chosen: Mapping[str, str], where: object) -> dict
     for split, folder in folders.items():
         if folder not in tree.holding:
             raise InputError(f"{where} holds no folder {folder} with images: name a folder by its path in {where}")
-        tops = tree.folders(inside_wrappers(tree, folder))
-        if all(tree.nested(top) and split_of_name(last(top)) for top in tops):
-            raise InputError(
-                f"The folder of {split} must hold class folders, and {folder} holds folders of splits "
-                f"({', '.join(map(last, tops[:3]))}): name one of them"
-            )
         for other, path in folders.items():
             if other != split and f"{folder}/".startswith(f"{path}/"):
                 raise InputError(f"The folders of {other} and {split} must be apart, and {path} holds {folder}")
@@ -196,20 +167,11 @@ def find_splits(tree: Tree, root: str, where: object) -> dict[str, str]:
     found = {splits[last(folder)]: folder for folder in nested if last(folder) in splits}
     classes = {caseless_name(last(folder)) for folder in direct}
 
-    flat = [folder for folder in direct if split_of_name(last(folder)) == "train"]
-    if "train" not in found and flat and (found or (named and len(tops) > 1)):
-        first = next(name for name in tree.images if name.startswith(f"{flat[0]}/"))
-        raise InputError(
-            f"{where} holds {', '.join(map(last, tops))}, which say splits, and {last(flat[0])} holds images in no "
-            f"class folder, such as {first}: move them into class folders, list them in a CSV, or write "
-            f"folder:{where}?folders=classes if these are the classes"
-        )
-    if found and "train" not in found and direct:
-        beside = ", ".join(map(last, direct[:3]))
-        raise InputError(
-            f"{where} holds class folders ({beside}) beside {last(nested[0])}, which holds class folders too: "
-            "move the class folders of training images into a folder named train"
-        )
+    # images directly in train are in no class; classes beside a split may be those of train
+    flat = any(split_of_name(last(folder)) == "train" for folder in direct)
+    is_flat = flat and "train" not in found and bool(found or (named and len(tops) > 1))
+    if is_flat or (found and "train" not in found and direct):
+        raise unclear(tops, where)
     if found:
         bare = [folder for folder in sorted(tree.inner[root] - tree.holding) if split_of_name(last(folder))]
         return {**{str(split_of_name(last(folder))): folder for folder in bare}, **found}
@@ -217,20 +179,20 @@ def find_splits(tree: Tree, root: str, where: object) -> dict[str, str]:
     inner = [{caseless_name(last(folder)) for folder in tree.folders(inside_wrappers(tree, path))} for path in nested]
     alike = any(one & other for place, one in enumerate(inner) for other in inner[:place])
     if alike and not direct and not splits_in_classes(tree, root, where):
-        raise InputError(question(nested, where))
+        raise unclear(nested, where)
     copies = [folder for folder, one in zip(nested, inner, strict=True) if one and one <= classes]
     for folder in copies:
         tree.inner[root].discard(folder)  # Kaggle's archives hold their whole tree again in a folder inside it
     return {}
 
 
-def question(tops: Sequence[str], where: object) -> str:
+def unclear(tops: Sequence[str], where: object) -> InputError:
     """Returns the refusal of folders that may be splits, classes, or variants of one data set."""
     train, test = (quote(folder) for folder in tops[:2])
-    return (
-        f"{where} holds {', '.join(map(last, tops[:5]))}, which hold folders of the same names, and the names say no "
-        f"split: if they are splits, write folder:{where}?train={train}&test={test}; if they are classes, "
-        f"folder:{where}?folders=classes; if each is a whole data set, name one, such as folder:{where}/{tops[0]}"
+    return InputError(
+        f"{where} holds {', '.join(map(last, tops[:5]))}, and it is not clear which are splits of class folders: if all"
+        f" are splits, write folder:{where}?train={train}&test={test}; if they are classes,"
+        f" folder:{where}?folders=classes; if each is a whole data set, name one, such as folder:{where}/{tops[0]}"
     )
 
 
@@ -259,23 +221,13 @@ def classes_in(tree: Tree, root: str) -> dict[str, str]:
 
 
 def labelled(class_folders: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Returns the splits without those that hold one folder that is no class of train, such as val/images.
-
-    Raises:
-        InputError: A split of several folders without any class of train.
-    """
+    """Returns the splits without those that hold one folder that is no class of train, such as val/images."""
     train = {caseless_name(name) for name in class_folders.get("train", {}).values()}
-    kept: dict[str, dict[str, str]] = {}
-    for split, folders in class_folders.items():
-        if not train or not folders or train & {caseless_name(name) for name in folders.values()}:
-            kept[split] = folders
-        elif len(folders) > 1:
-            names = ", ".join([*folders.values()][:3])
-            raise InputError(
-                f"The folders of {split} must have the names of classes of train, and none of {names} has: rename "
-                "them, or move them out"
-            )
-    return kept
+    return {
+        split: folders
+        for split, folders in class_folders.items()
+        if not train or len(folders) != 1 or train & {caseless_name(name) for name in folders.values()}
+    }
 
 
 def class_name(folder: str) -> str:
@@ -283,7 +235,7 @@ def class_name(folder: str) -> str:
     return composed_name(last(folder))
 
 
-def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]], where: object) -> Layout:
+def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]]) -> Layout:
     """Returns the layout of class folders, the name of each by split."""
     name_of = {path: name for names in class_folders.values() for path, name in names.items()}
     classes = tuple(sorted({*name_of.values()}))
@@ -295,65 +247,32 @@ def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]], whe
         path = next((folder for folder in around(name) if folder in class_of), None)
         if path is not None:
             images[split_of[path]].append((name, class_of[path]))
-    check_spellings(classes, images, where)
     filled = {name for path, name in name_of.items() if path in tree.filled}
     return Layout(classes, images, tuple(name for name in classes if name not in filled))
 
 
-def check_spellings(classes: Sequence[str], images: Mapping[str, Sequence[tuple[str, int]]], where: object) -> None:
-    """Raises InputError for classes with alike names if one of them has no training image: it is a spelling."""
-    train = {label for _, label in images.get("train", images.get("", ()))}
-    wrong = [pair for pair in alike_names(classes) if not {*pair} <= train]
-    if wrong:
-        raise InputError(f"{differ(classes, wrong)} in {where}, and one has no training image: write them alike")
-
-
 def say_left_out(
-    names: Sequence[str],
-    shown: Sequence[str],
-    tree: Tree,
-    found: Layout,
-    class_folders: Mapping[str, Mapping[str, str]],
+    names: Sequence[str], tree: Tree, found: Layout, class_folders: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """Records files that are hidden, are no images, or are in no class."""
-    images = {*tree.images}
-    used = {name for rows in found.images.values() for name, _ in rows}
+    """Records the files that are not read: first those of classes without an image, which a refusal is about."""
     name_of = {path: name for several in class_folders.values() for path, name in several.items()}
-    hidden: dict[str, list[str]] = {}
+    used = {name for rows in found.images.values() for name, _ in rows}
+    left: dict[tuple[str, str, str], list[str]] = {}
     for name in names:
-        why = added_by(name)
-        if why and "__MACOSX" not in name.split("/"):  # every zip of macOS has one
-            hidden.setdefault(why, []).append(name)
-    for why, several in hidden.items():
-        leave_out(LeftOut("files", why, len(several), several[0]))
-    stray = [name for name in tree.images if name not in used]
-    by_top: dict[str, list[str]] = {}
-    for name in stray:
-        by_top.setdefault(name.rpartition("/")[0].split("/")[0], []).append(name)
-    for top, several in by_top.items():
-        leave_out(LeftOut("images", "in no class folder of a split", len(several), several[0], of=top))
-    # the files of a class folder without images are the cause of a refusal; others are one line for each suffix
-    other: dict[tuple[str, str], list[str]] = {}
-    for name in shown:
-        if name not in images and name != "manifest.json":
-            path = next((folder for folder in around(name) if folder in name_of), "")
-            owner = name_of[path] if path and path not in tree.holding else ""
-            why = not_an_image(name)
-            key = (owner, "") if owner and why.startswith("no images") else (owner, why)
-            other.setdefault(key, []).append(name)
-    for (owner, why), several in other.items():
-        why = why or f"no images by their names ({', '.join([*dict.fromkeys(map(suffix_of, several))][:4])})"
-        total = len(several) if owner else None
-        leave_out(LeftOut("files", why, len(several), several[0], total, class_name=owner or None))
-
-
-def not_an_image(name: str) -> str:
-    """Why a file is not an image, by its name."""
-    if is_placeholder(name):
-        return "placeholders of iCloud, whose images are not downloaded"
-    if suffix_of(name) in ARCHIVES:
-        return f"archives to be unpacked ({suffix_of(name)})"
-    return f"no images by their names ({suffix_of(name)})"
+        path = next((folder for folder in around(name) if folder in name_of), "")
+        top = name.rpartition("/")[0].split("/")[0]
+        if name in used or name == "manifest.json" or "__MACOSX" in name.split("/"):  # every zip of macOS has one
+            continue
+        if is_hidden(name):
+            key = ("", "files", "hidden, or added by the system")
+        elif name.lower().endswith(SUFFIXES):
+            key = (top, "images", "in no class folder of a split")
+        else:
+            empty_class = name_of[path] if path and path not in tree.holding else ""
+            key = (empty_class, "files", f"no images by their names ({suffix_of(name)})")
+        left.setdefault(key, []).append(name)
+    for (of, things, why), several in sorted(left.items(), key=lambda item: not (item[0][0] and item[0][1] == "files")):
+        leave_out(things, why, len(several), several[0], of)
 
 
 def suffix_of(name: str) -> str:

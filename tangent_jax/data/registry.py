@@ -70,7 +70,8 @@ def open_dataset(spec: str, classes: Sequence[str] | None = None) -> Dataset:
     with opening() as record:
         dataset = dataset_of(reader.read(where))
         dataset = dataset.check_classes() if classes is None else dataset.in_classes(classes)
-    return dataclasses.replace(dataset, remarks=(*record.remarks(), *dataset.untested(), *dataset.grouped()))
+    remarks = (*record.left_out, *record.notes, *dataset.untested(), *dataset.grouped())
+    return dataclasses.replace(dataset, remarks=remarks)
 
 
 def reader_of(spec: str) -> tuple[Reader, str]:
@@ -79,14 +80,6 @@ def reader_of(spec: str) -> tuple[Reader, str]:
     reader = READERS.get(kind)
     if reader is not None and bool(where) == bool(reader.form):
         return reader, where
-    if spec[:1] in ("'", '"'):
-        raise InputError(
-            f"a data set must be without quotes in its specification; got {spec}. A shell keeps quotes that are inside "
-            "a variable: use an array, as in docs/howto/clusters.md"
-        )
-    if os.path.exists(spec):
-        fitting = "csv" if spec.lower().endswith(".csv") else "folder"
-        raise InputError(f"a data set must name its reader; got {spec}. Write {fitting}:{spec}, or another of {KNOWN}")
     raise InputError(f"a data set must be one of {KNOWN}; got {spec}")
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.labels import note_alike, read_labels, spellings
-from tangent_jax.data.left_out import LeftOut, leave_out, note
+from tangent_jax.data.labels import note_alike, read_labels
+from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.sources import Dataset, Examples, pick
-from tangent_jax.data.splits import SPELLINGS, one_name_each, split_of_name
+from tangent_jax.data.splits import one_name_each, split_of_name
 from tangent_jax.io.paths import Place
 from tangent_jax.io.records import first_names, short
 
@@ -88,9 +88,7 @@ def dataset_of(rows: Rows) -> Dataset:
         own = np.array(rows_of[title])
         missing: list[int] = own[numbers[own] < 0].tolist()
         if missing:
-            why = f"without a label ({spellings([rows.labels[i] for i in missing])})"
-            first = rows.names[missing[0]]
-            leave_out(LeftOut("rows", why, len(missing), first, len(own), of=title or rows.name))
+            leave_out("rows", "without a label", len(missing), rows.names[missing[0]], of=title or rows.name)
         labelled = own[numbers[own] >= 0]
         if len(labelled):
             splits[split] = examples_of(rows, labelled, numbers[labelled], is_trained=split in ("", "train"))
@@ -118,12 +116,12 @@ def read_splits(rows_of: dict[str, list[int]], path: object) -> dict[str, str]:
     split_by_title = one_name_each(rows_of, path)
     if not split_by_title:
         raise InputError(
-            f"{path} has the splits {first_names(sorted(rows_of))}, and no name of them says train, validation or test"
-            f" ({', '.join(SPELLINGS)}). Rename them"
+            f"the splits of {path} must have names that say train, validation or test; they are"
+            f" {first_names(sorted(rows_of))}. Rename them"
         )
     for title, rows in rows_of.items():
         if title not in split_by_title:
-            leave_out(LeftOut("rows", "a split of another name", len(rows), of=title))
+            leave_out("rows", "a split of another name", len(rows), of=title)
     return split_by_title
 
 

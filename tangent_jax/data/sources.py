@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -13,7 +13,6 @@ import numpy as np
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import check_classes, composed_name
 from tangent_jax.data.identifiers import content_identifier, forget, identify, index_path
-from tangent_jax.data.left_out import NoImagesOfClass
 from tangent_jax.io.paths import Place, any_path, explaining, size_of
 from tangent_jax.io.records import first_names
 
@@ -189,12 +188,13 @@ class Dataset:
         filled = len(self.classes) - len(self.empty)
         if filled < 2:
             raise InputError(f"{self.name} must have at least two classes; got {filled}")
-        counts = {
-            split: np.bincount(part.labels, minlength=len(self.classes)).tolist() for split, part in self.splits.items()
-        }
-        for label, class_name in enumerate(self.classes):
-            if counts["train"][label] == 0 and class_name not in self.empty:
-                raise untrained(self.name, class_name, {split: count[label] for split, count in counts.items()})
+        trained = {*self.train.labels.tolist()}
+        lacking = [name for i, name in enumerate(self.classes) if i not in trained and name not in self.empty]
+        if lacking:
+            raise InputError(
+                f"{self.name} must have a training image of every class; it has none of {first_names(lacking)}. Add"
+                " some, or remove the class from every split"
+            )
         return self
 
     def identity(self) -> list:
@@ -270,19 +270,6 @@ class Dataset:
         required = "train" if self.classes_from != "caller" else None
         splits = {split: part.of_classes(self.classes, split == required) for split, part in self.splits.items()}
         object.__setattr__(self, "splits", splits)
-
-
-def untrained(dataset: str, class_name: str, counts: Mapping[str, int]) -> NoImagesOfClass:
-    """The refusal of a class without a training image; counts: the number of its images in each split."""
-    filled = {split: count for split, count in sorted(counts.items()) if count}
-    advice = "Add images or remove the class"
-    if filled:
-        images = " and ".join(f"{count} in {split}" for split, count in filled.items())
-        advice = f"It has {images} alone. Move some to train, where a model learns, or take them out of the data set"
-    return NoImagesOfClass(
-        f"{dataset} must have a training image of every class; it has none of {class_name}. {advice}",
-        class_name,
-    )
 
 
 def existing_path(where: str) -> Place:

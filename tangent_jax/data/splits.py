@@ -13,7 +13,7 @@ from typing import Any
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import caseless_name, composed_name
-from tangent_jax.data.left_out import LeftOut, leave_out
+from tangent_jax.data.left_out import leave_out
 from tangent_jax.io.paths import Place
 
 SPELLINGS: dict[str, str] = {
@@ -121,6 +121,5 @@ def by_split(
     if not listed_by_user:
         one_name_each(names, root)
     unnamed = groups.pop("") if len(groups) > 1 and "" in groups else []
-    if unnamed:
-        leave_out(LeftOut("files", "of no split", len(unnamed), str(unnamed[0].relative_to(root)), len(files)))
+    leave_out("files", "of no split", len(unnamed), str(unnamed[0].relative_to(root)) if unnamed else "")
     return groups

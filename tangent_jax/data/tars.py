@@ -18,6 +18,7 @@ TAR/KEY. Left out, each with a remark: samples without a label, or without an im
 import contextlib
 import dataclasses
 import glob
+import gzip
 import json
 import os
 import re
@@ -33,15 +34,16 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.columns import Column, as_groups, choose, classes_beside, content_of, options
+from tangent_jax.data.columns import Column, as_groups, choose, classes_beside, options
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
 from tangent_jax.data.layouts import is_hidden
-from tangent_jax.data.left_out import LeftOut, leave_out, note
+from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.rows import Rows
 from tangent_jax.data.sources import SUFFIXES, check_size
 from tangent_jax.data.splits import by_split
-from tangent_jax.data.tar_members import Stream, is_gzip, read_bytes
-from tangent_jax.io.paths import Place, absolute, any_path, names_below, open_file
+from tangent_jax.data.tar_members import read_bytes
+from tangent_jax.io.git_lfs import check_no_pointer
+from tangent_jax.io.paths import Place, absolute, any_path, names_below, open_file, read_range
 from tangent_jax.io.progress import progress_bar
 from tangent_jax.io.records import as_text, first_names, parse_json
 
@@ -49,6 +51,7 @@ MOST_TARS = 100_000
 MOST_JSON = 1 << 20  # bytes
 LONGEST = 256  # the most bytes, or letters, of a label
 BLOCK = 512  # bytes of a block; a block of zeros closes a tar
+GZIP = b"\x1f\x8b"  # the first bytes of a gzip
 FORMAT = 2  # of the lists in the index
 ENDINGS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
 LABELS = ("cls", "label", "class", "cls2")
@@ -94,24 +97,15 @@ def tars(where: str) -> Rows:
     note_members(files, listings)
     place_of = [place for place, listing in enumerate(listings) for _ in listing.samples]
     samples = [sample for listing in listings for sample in listing.samples]
-    check_labels(samples, listings, root)
 
     extension = choose_image(samples, chosen, root)
     label = choose_label(samples, chosen, root)
     group = choose_label(samples, chosen, root, "group") if "group" in chosen else None
-    note_dots(samples, label)
-    spans: list[tuple[int, int, int]] = []
-    used: list[Sample] = []
-    without_image: list[str] = []
-    for place, sample in zip(place_of, samples, strict=True):
-        image = sample.images.get(extension) if extension else next(iter(sample.images.values()), None)
-        if image is None:
-            without_image.append(sample.key)
-        else:
-            spans.append((place, *image))
-            used.append(sample)
-    if without_image:
-        leave_out(LeftOut("samples", "without an image", len(without_image), without_image[0], len(samples)))
+    images = [s.images.get(extension) if extension else next(iter(s.images.values()), None) for s in samples]
+    spans = [(place, *image) for place, image in zip(place_of, images, strict=True) if image is not None]
+    used = [sample for sample, image in zip(samples, images, strict=True) if image is not None]
+    without_image = [sample.key for sample, image in zip(samples, images, strict=True) if image is None]
+    leave_out("samples", "without an image", len(without_image), *without_image[:1])
     table = np.array(spans, np.int64).reshape(-1, 3)
     tar_names = [str(file.relative_to(root)) for file in files]
     names = tuple(f"{tar_names[place]}/{sample.key}" for (place, _, _), sample in zip(spans, used, strict=True))
@@ -137,18 +131,7 @@ def note_members(files: Sequence[Place], listings: Sequence[Listing]) -> None:
         if listing.joined > 1:
             note(f"{file.name} holds {listing.joined} joined tars, and all are read")
     for ending, count in others.most_common():
-        leave_out(LeftOut("members", "neither an image nor a label", count, of=ending))
-
-
-def check_labels(samples: Sequence[Sample], listings: Sequence[Listing], root: Place) -> None:
-    """Raises InputError for tars of images alone, as packed folders of classes are, with the remedy."""
-    keys = [sample.key for sample in samples if sample.images]
-    has_labels = any(sample.images or field not in TEXTS for sample in samples for field in sample.labels)
-    if keys and not has_labels and ("/" in keys[0] or not any(listing.others for listing in listings)):
-        raise InputError(
-            f"the images of {root} must have labels, members such as KEY.cls beside KEY.jpg; {keys[0]} has none. If"
-            " folders are the classes, unpack it (tar -xf), and open the folder around them as folder:"
-        )
+        leave_out("members", "neither an image nor a label", count, of=ending)
 
 
 def choose_label(samples: Sequence[Sample], chosen: Mapping[str, str], root: Place, kind: str = "label") -> str:
@@ -176,29 +159,16 @@ def choose_label(samples: Sequence[Sample], chosen: Mapping[str, str], root: Pla
 def choose_image(samples: Sequence[Sample], chosen: Mapping[str, str], root: Place) -> str | None:
     """The extension of the images if it is chosen; None where each sample has one image, of any extension."""
     extensions = sorted({extension for sample in samples for extension in sample.images})
-    several = next((sample for sample in samples if len(sample.images) > 1), None)
-    columns = [Column(extension, "an image", True) for extension in extensions]
-    if several is not None and "image" not in chosen:
-        raise InputError(
-            f"a sample of {root} must have one image; {several.key} has {first_names(sorted(several.images))}, as a key"
-            " ends at the first dot of a name. Write ?image=EXTENSION to choose, or write dots in keys as _"
-        )
     if "image" in chosen or not extensions:
-        return choose("image", {"image": chosen["image"].lower()} if "image" in chosen else {}, columns, root)
-    return None
-
-
-def note_dots(samples: Sequence[Sample], field: str) -> None:
-    """Notes samples that miss the label's field because their members' names have a dot before the extension."""
-    dotted = [
-        s for s in samples if s.images and field not in s.labels and any(f.endswith(f".{field}") for f in s.labels)
-    ]
-    if dotted:
-        other = next(name for name in dotted[0].labels if name.endswith(f".{field}"))
-        note(
-            f"a key ends at the first dot of a name, as in webdataset: {dotted[0].key}.{other} is the field {other} of"
-            f" {dotted[0].key}, not its {field} ({len(dotted)} samples). Write dots in keys as _"
+        columns = [Column(extension, "an image", True) for extension in extensions]
+        return choose("image", {kind: name.lower() for kind, name in chosen.items() if kind == "image"}, columns, root)
+    several = next((sample for sample in samples if len(sample.images) > 1), None)
+    if several is not None:
+        raise InputError(
+            f"a sample of {root} must have one image; {several.key} has {first_names(sorted(several.images))}. Write"
+            " ?image=EXTENSION to choose, or _ for dots in keys, which end at the first dot of a name"
         )
+    return None
 
 
 # Names
@@ -212,7 +182,7 @@ def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
         below = [folder / name for name in names_below(folder) if not is_hidden(name)]
         files = [path for path in below if path.name.lower().endswith(ENDINGS) and path.is_file()]
         if not files:
-            raise InputError(f"{text} must hold tars; it holds {content_of(below)}")
+            raise InputError(f"{text} must hold tars; it holds none")
         return folder, files, False
     names = [*islice(braces(text), MOST_TARS + 1)]
     if len(names) > MOST_TARS:
@@ -269,7 +239,10 @@ def list_samples(file: Place, bar: Any) -> Listing:
     except InputError:
         raise
     except Exception as error:  # tarfile and zlib raise many kinds of errors
-        raise InputError(f"{file} must be a whole tar; {type(error).__name__}: {error}. Fetch it again") from error
+        raise InputError(
+            f"{file} must be a whole tar, plain or gzipped; {type(error).__name__}: {error}. Unpack it, or fetch it"
+            " again"
+        ) from error
     if key is not None:
         entries = [(sample.key, sample.images, sample.labels) for sample in found.samples]
         keep({key: json.dumps([*entries, ("", found.others, found.packed, found.joined)])})
@@ -281,8 +254,9 @@ def read_headers(file: Place) -> Listing:
     samples: dict[str, Sample] = {}
     others: Counter[str] = Counter()
     joined = 0
-    packed = is_gzip(file)
-    with Stream(file) if packed else open_file(file) as content:
+    check_no_pointer(file)
+    packed = read_range(file, 0, len(GZIP)) == GZIP
+    with open_file(file) as opened, gzip.GzipFile(fileobj=opened) if packed else opened as content:
         size = None if packed else content.seek(0, os.SEEK_END)
         content.seek(0)
         while True:

@@ -88,7 +88,7 @@ def version_folder(text: str, data_dir: str) -> Path:
     """The folder of the version that a name means; notes what was chosen of several.
 
     Raises:
-        InputError: It names the configurations or versions that are there, if the name does not choose one of them.
+        InputError: It lists the versions that are there, if the name means none of them.
     """
     match = NAME.fullmatch(text)
     if match is None:
@@ -97,69 +97,41 @@ def version_folder(text: str, data_dir: str) -> Path:
             f" got {text}"
         )
     root = expand_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
-    if is_version(root):  # DATA_DIR is itself the folder of a version
-        check_name(root, match)
-        return root
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", match["name"]).lower()
     home = root / name
-    if root.name == name and not home.is_dir():
-        home = root  # DATA_DIR is the folder of the data set
-    if not home.is_dir():
-        prepared = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-        raise InputError(
-            f"the TFDS data set {name} must be prepared in {root}; {first_names(prepared) or 'none'} is there. Prepare"
-            f" it once where TensorFlow is installed: tfds build {name} --file_format=array_record, then pass"
-            f" tfds:{name}@DATA_DIR"
-        )
-    config = config_of(home, match["config"])
-    place = home / config if config else home
-    versions = versions_in(place)
-    if not versions:
-        raise InputError(
-            f"{place} must hold a version of {name}, a folder such as 1.0.0 with a dataset_info.json; it holds none."
-            f" Prepare it again: tfds build {name} --file_format=array_record"
-        )
+    place = home / (match["config"] or default_config(home))
     wanted = match["version"]
-    fitting = [version for version in versions if wanted is None or fits(version, wanted)]
+    fitting = [version for version in versions_in(place) if wanted is None or fits(version, wanted)]
     if not fitting:
-        raise InputError(f"{place} must hold the version {wanted}; it holds {', '.join(versions)}")
+        found = [str(path.parent.relative_to(root)) for path in sorted(root.glob("*/**/dataset_info.json"))]
+        raise InputError(
+            f"the TFDS data set {text} must be prepared in {root}; {first_names(found) or 'none'} is there. Name one,"
+            f" or prepare it where TensorFlow is installed: tfds build {name} --file_format=array_record"
+        )
     if len(fitting) > 1:
         note(f"read the highest of the versions {', '.join(fitting)} of {name}")
     return place / fitting[-1]
 
 
-def config_of(home: Path, wanted: str | None) -> str:
-    """The configuration of a data set to read, "" if it has none; notes the default of several."""
-    configs = sorted(path.name for path in home.iterdir() if path.is_dir() and versions_in(path))
-    if wanted is not None:
-        if wanted not in configs:
-            found = f"configurations {', '.join(configs)}" if configs else "no configuration"
-            raise InputError(f"{home.name} must have the configuration {wanted}; {home} holds {found}")
-        return wanted
+def default_config(home: Path) -> str:
+    """The configuration that a data set states as its default, or its only one, with a remark; "" if it has none."""
+    metadata = home / ".config/metadata.json"
+    configs = sorted(path.name for path in home.iterdir() if versions_in(path)) if home.is_dir() else []
     if versions_in(home) or not configs:
         return ""
-    metadata = home / ".config/metadata.json"
     default = parse_json(metadata.read_bytes(), metadata) if metadata.is_file() else {}
     chosen = default.get("default_config_name", configs[0] if len(configs) == 1 else None)
     if chosen not in configs:
-        raise InputError(
-            f"{home.name} has several configurations, and tfds:{home.name} names none of them: {', '.join(configs)}."
-            f" Write tfds:{home.name}/{configs[0]}@DATA_DIR"
-        )
-    others = [config for config in configs if config != chosen]
-    if others:
-        note(f"read the configuration {chosen}, the default of {home.name}; it also has {first_names(others)}")
+        return ""
+    if len(configs) > 1:
+        note(f"read the configuration {chosen}, the default of {home.name}, of {first_names(configs)}")
     return chosen
-
-
-def is_version(folder: Path) -> bool:
-    """True for a folder that TFDS prepared."""
-    return (folder / "dataset_info.json").is_file()
 
 
 def versions_in(folder: Path) -> list[str]:
     """The versions below a folder, in the order of their numbers."""
-    names = [path.name for path in folder.iterdir() if VERSION.fullmatch(path.name) and is_version(path)]
+    inner = folder.iterdir() if folder.is_dir() else ()
+    names = [path.name for path in inner if VERSION.fullmatch(path.name) and (path / "dataset_info.json").is_file()]
     return sorted(names, key=lambda name: [*map(int, name.split("."))])
 
 
@@ -167,19 +139,6 @@ def fits(version: str, wanted: str) -> bool:
     """True for a version that a pattern such as 1.*.* means."""
     pairs = zip(version.split("."), wanted.split("."), strict=True)
     return all(pattern in ("*", number) for number, pattern in pairs)
-
-
-def check_name(folder: Path, match: re.Match[str]) -> None:
-    """Raises InputError if a folder holds another data set, configuration or version than a name says."""
-    info = parse_json((folder / "dataset_info.json").read_bytes(), folder / "dataset_info.json")
-    stated = {"config": info.get("configName"), "version": info.get("version")}
-    for kind, prepared in stated.items():
-        wanted = match[kind]
-        is_fitting = wanted in (None, prepared) or (kind == "version" and prepared and fits(prepared, wanted))
-        if not is_fitting:
-            raise InputError(
-                f"{folder} must hold the {kind} {wanted} of {match['name']}; it holds {prepared or 'none'}"
-            )
 
 
 def check_format(folder: Path) -> None:

@@ -5,19 +5,9 @@ import zipfile
 from pathlib import Path
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.formats import format_of, packing_of
 from tangent_jax.data.sources import check_size
 from tangent_jax.io.git_lfs import check_no_pointer
-from tangent_jax.io.paths import Place, open_file, read_range
-
-HEAD = 512  # the first bytes of a file, which tell its kind
-READABLE = {
-    zipfile.ZIP_STORED,
-    zipfile.ZIP_DEFLATED,
-    zipfile.ZIP_BZIP2,
-    zipfile.ZIP_LZMA,
-    getattr(zipfile, "ZIP_ZSTANDARD", 0),
-}
+from tangent_jax.io.paths import Place, open_file
 
 
 class Archive(zipfile.ZipFile):
@@ -57,7 +47,6 @@ class Archive(zipfile.ZipFile):
         info = self.getinfo(self.member_of[name])
         subject = f"{info.filename} in {self.place} must be readable"
         try:
-            check_method(self.place, info)
             check_size(info.file_size, name)
             with self.open(info) as member:
                 content = member.read(info.file_size + 1)
@@ -71,37 +60,12 @@ class Archive(zipfile.ZipFile):
 
 
 def open_zip(path: Place) -> Archive:
-    """Opens a zip; InputError for another file, and for a zip of which no member can be read."""
+    """Opens a zip; InputError for another file."""
+    check_no_pointer(path)
     try:
-        archive = Archive(path)
-    except InputError:
-        raise
-    except Exception as error:
-        check_no_pointer(path)
-        raise InputError(f"folder: must name a folder or a zip; {path} is {other_file(path)}") from error
-    members = [info for info in archive.infolist() if not info.is_dir()]
-    if members and all(info.flag_bits & 1 for info in members):
-        raise InputError(f"{path} is encrypted by a password: unpack it with the password, and name the folder")
-    if members and not any(info.compress_type in READABLE for info in members):
-        check_method(path, members[0])
-    return archive
-
-
-def other_file(path: Place) -> str:
-    """The kind of a file that is no readable zip, by its first bytes, and the remedy."""
-    start = read_range(path, 0, HEAD)
-    kind = "a tar" if start[257:262] == b"ustar" else packing_of(start)
-    if kind == "a zip":
-        return "a zip without its end. Fetch it whole again"
-    if kind:
-        return f"{kind}. Unpack it, and name the folder, or write wds:{path} for a tar of webdataset's format"
-    return f"{format_of(start) or 'another file'}. Name the folder that holds the images"
-
-
-def check_method(place: Place, info: zipfile.ZipInfo) -> None:
-    """Raises InputError with the remedy for a member of a compression that this Python does not read."""
-    if info.compress_type not in READABLE:
+        return Archive(path)
+    except Exception as error:  # zipfile raises many kinds of errors
         raise InputError(
-            f"a zip must be stored or deflated; {info.filename} of {place} is compressed by method "
-            f"{info.compress_type}. Unpack it, such as by 7z x, and name the folder"
-        )
+            f"folder: must name a folder or a zip; {path} is neither: {error}. Unpack it, fetch it again, or open tars"
+            " of webdataset's format as wds:"
+        ) from error

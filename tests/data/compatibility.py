@@ -241,7 +241,7 @@ def folder(names: list[str]):
 
 
 READERS = {
-    "folder:": {name: folder(names) for name, names, *_ in FOLDER_LAYOUTS},
+    "folder:": {name: folder(names) for name, names in FOLDER_LAYOUTS.items()},
     "hf:": HUB,
     "wds:": TARS,
     "csv:": CSVS,

@@ -15,7 +15,7 @@ def test_csv_columns_are_chosen(tmp_path):
     (tmp_path / "l.csv").write_text("\ufeff" + "\n".join(["file,place,kind", *rows]))
     refused(
         f"csv:{tmp_path}/l.csv",
-        r"must have a column path and label; its columns are file, place, kind. Write \?image=COLUMN&label=COLUMN",
+        r"must name one column path and label; it is .file,place,kind.. .*write \?image=COLUMN&label=COLUMN",
     )
     dataset = open_dataset(f"csv:{tmp_path}/l.csv?image=file&label=kind")
     assert (dataset.classes, sum(map(len, dataset.splits.values()))) == (("x", "y", "z"), 30)
@@ -66,7 +66,6 @@ def test_separator_is_stated_or_chosen(tmp_path):
 
 
 def test_other_encoding_says_how_to_save(tmp_path):
-    refused(listing(tmp_path, table().replace("x", "\xe9"), encoding="cp1252"), r"\(in Excel: CSV UTF-8\)")
     refused(listing(tmp_path, table(), encoding="utf-16-le"), r"UTF-16 with its mark")
 
 
@@ -83,7 +82,7 @@ def test_blank_columns_and_lines_are_not_read(tmp_path):
         listing(tmp_path, table(rows=["a/0.png,x,train,z"])), "line 2 has 4. An entry that holds the separator ',' must"
     )
     dataset = open_dataset(listing(tmp_path, table() + "\n,x,train"))
-    assert dataset.remarks == ("left out 1 of 7 rows: without a path, such as line 8",)
+    assert dataset.remarks == ("left out 1 row: without a path, such as line 8",)
 
 
 # Paths
@@ -97,8 +96,7 @@ def test_windows_paths_are_found(tmp_path):
     assert found == ["a/0.png", "a/1.png", "a/3.png", "a/caf\u00e9.png"]
     assert all(part.read(0) for part in dataset.splits.values() if len(part))
     assert dataset.remarks == (
-        "1 paths of Windows are read with / for their backslashes, such as a/0.png",
-        "2 files have another letter case or Unicode form than in l.csv, such as a/1.png for A\\1.PNG",
+        "3 files have other slashes, letter case or Unicode form than in l.csv, such as a/0.png for a\\0.png",
     )
 
 
@@ -135,17 +133,7 @@ def test_unread_split_column_is_named(tmp_path):
     assert any("?split=is_valid reads it" in line for line in open_dataset(spec).remarks)
 
 
-def test_unclear_split_column_is_refused(tmp_path):
-    rows = [f"a/{i}.png,{'xy'[i % 2]},{i % 2}" for i in range(6)]
-    refused(
-        f"{listing(tmp_path, table(header='path,label,fold', rows=rows))}?split=fold",
-        "it has 0, 1. Name it is_valid, is_test or is_train",
-    )
-    rows = [f"a/{i}.png,{'xy'[i % 2]},fold{i % 3}" for i in range(6)]
-    refused(
-        f"{listing(tmp_path, table(header='path,label,fold', rows=rows))}?split=fold",
-        "has the splits fold0, fold1, fold2",
-    )
+def test_letter_case_of_splits_makes_no_difference(tmp_path):
     rows = [f"a/{i}.png,{'xy'[i % 2]},{'Train' if i < 2 else 'train' if i < 4 else 'Test'}" for i in range(6)]
     assert sizes(open_dataset(listing(tmp_path, table(rows=rows)))) == {"train": 4, "test": 2}
 
@@ -153,31 +141,9 @@ def test_unclear_split_column_is_refused(tmp_path):
 # Labels
 
 
-def test_one_hot_table_is_refused_with_remedy(tmp_path):
-    spec = listing(tmp_path, "path,MEL,NV,AK,is_valid\na/0.png,1.0,False,0,True\na/1.png,0.0,True,0,False")
-    refused(spec, r"MEL, NV, AK are one-hot. In pandas: table\['label'\] = table.loc\[:, 'MEL':'AK'\].idxmax\(axis=1\)")
-
-
 def test_decimal_commas_are_class_indices(tmp_path):
     rows = [f"a/{i}.png;{10 * (i % 2)},0;{'test' if i > 3 else 'train'}" for i in range(6)]
     assert open_dataset(listing(tmp_path, table(header="path;label;split", rows=rows))).classes == ("0", "10")
-
-
-@pytest.mark.parametrize(
-    ("row", "header"),
-    [("a/{}.png,{}", "path,label"), ("{1};a/{0}.png;0.5", "label;path;column3"), ("{1}\ta/{0}.PNG", "label\tpath")],
-)
-def test_csv_without_header_follows_its_remedy(tmp_path, row, header):
-    text = "\n".join(row.format(i, "xy"[i % 2]) for i in range(6))
-    spec = listing(tmp_path, text)
-    refused(spec, "it is a row, '.*'. Write a line of names before it: path above the paths, label above")
-    assert open_dataset(listing(tmp_path, f"{header}\n{text}")).classes == ("x", "y")
-
-
-@pytest.mark.parametrize("start", ["https://example.org/", "s3://bucket/", "data:image/png;base64,"])
-def test_urls_in_the_place_of_paths_are_named(tmp_path, start):
-    rows = [f'"{start}{i}",{"xy"[i % 2]},train' for i in range(6)]
-    refused(listing(tmp_path, table(rows=rows)), "6 of 6 images of .* are missing, such as .*: download the images")
 
 
 @pytest.mark.parametrize(("stray", "row"), [("01", 4), ("-2", 4), ("cat", 4), ("1.5", 4)])
@@ -197,10 +163,7 @@ def test_class_named_none_needs_a_list(tmp_path):
     rows = [f"a/{i}.png,{label},{'train' if i < 4 else 'test'}" for i, label in enumerate(labels)]
     dataset = open_dataset(listing(tmp_path, table(rows=rows)))
     assert dataset.classes == ("cat", "dog")
-    assert (
-        "left out 2 of 4 rows of train: without a label (1 'None', 1 'nan'; a classes.txt that lists"
-        in dataset.remarks[0]
-    )
+    assert "left out 2 rows of train: without a label" in dataset.remarks[0]
     (tmp_path / "classes.txt").write_text("cat\ndog\nNone\nnan\nbird\n")
     dataset = open_dataset(listing(tmp_path, table(rows=rows)))
     assert (dataset.classes, sum(sizes(dataset).values())) == (("cat", "dog", "None", "nan", "bird"), 6)
@@ -212,11 +175,11 @@ def test_class_named_none_needs_a_list(tmp_path):
     [
         ("", "a header and rows"),
         ("path,label\n0.png", "must have 2 entries, as its header; line 2 has 1"),
-        ("path,path\n0.png,a", "must have different names; path is there twice"),
+        ("path,path\n0.png,a", "must name one column path and label; it is .path,path."),
         ('path,label\n"0.png,a', "must be a CSV; its line 2 is not"),
         ("path,label,split\n0.png,a,val\n0.png,b,valid", "must have one name, and val and valid both say validation"),
         ("path,label,split\n0.png,a,test\n0.png,b,validation", "a train split"),
-        ("path,label\n0.png,nan\n0.png,", "a row of .* must have a label; none of its 2 rows has one; left out 2 of 2"),
+        ("path,label\n0.png,nan\n0.png,", "a row of .* must have a label; none of its 2 rows has one; left out 2 rows"),
     ],
 )
 def test_csv_without_images_is_refused(tmp_path, text, match):

@@ -42,10 +42,8 @@ def test_what_is_left_out_is_said(tmp_path):
     assert [name for name, _ in summary(dataset)["train"]] == sorted(PLAIN[:4])
     said = "\n".join(dataset.remarks)
     for words in (
-        "left out 1 file: a link to nothing, such as train/b/gone.png",
-        "left out 1 file: hidden, such as train/.hidden/1.png",
-        "left out 1 file: added by macOS, such as train/a/._0.png",
-        "left out 1 file: added by Windows, such as train/a/Thumbs.db",
+        "left out 1 file: links to nothing, such as train/b/gone.png",
+        "left out 3 files: hidden, or added by the system, such as train/.hidden/1.png",
         "left out 1 image of train: in no class folder of a split, such as train/stray.png",
     ):
         assert words in said, said
@@ -111,7 +109,7 @@ def damaged(path, how):
 def test_unreadable_member_is_told_when_read(tmp_path, how):
     dataset = opened(damaged(tmp_path / "d.zip", how))
     assert len(dataset.train.identifiers()) == 4  # told apart from readable ones, by its name
-    with pytest.raises(InputError, match=r"train/a/0\.png in .* must be readable|0\.png of .* method 9") as error:
+    with pytest.raises(InputError, match=r"train/a/0\.png in .* must be readable") as error:
         dataset.train.read(0)
     assert "\n" not in str(error.value)
     assert dataset.train.read(1)
@@ -126,8 +124,6 @@ def test_oversized_member_is_refused_unread(tmp_path, monkeypatch):
 
 ITEM = ["a.png", "train", 0]
 MANIFESTS = {
-    "a list": ([1], "manifest.json .* must be a JSON object"),
-    "no items": ({"classes": ["x", "y"]}, "the field items"),
     "short": ({"classes": ["x", "y"], "items": [["a.png", "train"]]}, "3 entries"),
     "dict": ({"classes": ["x", "y"], "items": {"a.png": 0}}, "a list"),
     "text label": ({"classes": ["x", "y"], "items": [["a.png", "train", "0"]]}, "a whole number"),
@@ -154,12 +150,6 @@ def test_malformed_manifest_names_its_field(tmp_path, how):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("content", [b"{not", b"\xff\xfe\x00", b"[" * 100_000])
-def test_a_manifest_that_is_no_json_is_one_line(tmp_path, content):
-    with pytest.raises(InputError, match=r"manifest.json"):
-        opened(as_zip(tmp_path / "m.zip", {"a.png": picture(), "manifest.json": content}))
-
-
 @pytest.mark.parametrize("content", ["[]", "{}", "not json", json.dumps({"name": "a web app", "icons": []})])
 def test_foreign_manifest_is_not_ours(tmp_path, content):
     write(tmp_path, *PLAIN)
@@ -173,28 +163,14 @@ def test_specification_without_path_is_refused(spec):
         open_dataset(spec)
 
 
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
-        (b"\x1f\x8b\x08", r"compressed by gzip. Unpack it, and name the folder, or write wds:"),
-        (bytes(257) + b"ustar", "is a tar. Unpack it"), (b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz"),
-        (b"Rar!\x1a\x07", "a RAR archive. Unpack it"), (b"7z\xbc\xaf\x27\x1c", "a 7z archive. Unpack it"),
-        (b"PK\x03\x04 and no end", "a zip without its end"), (b"%PDF-1.4", "a PDF document. Name the folder"),
-        (b"\xff\xd8\xff", "is JPEG. Name the folder"), (b"", "another file. Name the folder"),
-        (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
-    ],
-)  # fmt: skip
-def test_file_that_is_no_zip_is_named(tmp_path, content, match):
+@pytest.mark.parametrize("content", [b"\x1f\x8b\x08", b"PK\x03\x04 and no end", b"\xff\xd8\xff", b""])
+def test_file_that_is_no_zip_is_refused(tmp_path, content):
     (tmp_path / "data").write_bytes(content)
-    with pytest.raises(InputError, match=match):
+    with pytest.raises(InputError, match=r"a folder or a zip; .*data is neither: .*Unpack it, fetch it again"):
         open_dataset(f"folder:{tmp_path / 'data'}")
 
 
-@pytest.mark.parametrize("method", [9, 96, 77])
-def test_zip_compression_is_named(tmp_path, method):
-    path = as_zip(tmp_path / "set.zip", {"cat/1.png": picture(), "dog/1.png": picture()})
-    content = path.read_bytes()
-    entry = b"PK\x01\x02" + content[content.index(b"PK\x01\x02") + 4 :][:6]  # the method follows in the list
-    path.write_bytes(content.replace(entry + bytes(2), entry + method.to_bytes(2, "little")))
-    with pytest.raises(InputError, match=f"cat/1.png of .* by method {method}. Unpack it, such as by 7z x"):
-        open_dataset(f"folder:{path}")
+def test_pointer_of_git_lfs_is_no_zip(tmp_path):
+    (tmp_path / "data").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(InputError, match="git lfs pull"):
+        open_dataset(f"folder:{tmp_path / 'data'}")

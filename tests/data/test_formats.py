@@ -16,7 +16,6 @@ from PIL import Image, JpegImagePlugin, features
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
-from tangent_jax.data import formats
 from tangent_jax.data.decode import MOST_PIXELS, decode, size_of
 from tangent_jax.data.formats import DECODERS, format_of, quiet
 from tangent_jax.data.sources import SUFFIXES
@@ -243,24 +242,24 @@ def test_unknown_numbers_are_refused_by_cause(content, cause, capfd):
 
 
 OTHERS = [
-    (b"\xff\x0a\xfa\x7f", "JPEG XL"), (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
-    (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"), (b"II*\0\x10\0\0\0CR\x02\0", "camera raw (Canon CR2)"),
-    (b"\0\0\0\x18ftypcrx \0\0\0\1crx isom", "camera raw (Canon CR3)"), (b"FUJIFILMCCD-RAW 0201", "Fujifilm RAF"),
-    (b"IIU\0\x18\0\0\0", "Panasonic RW2"), (b"8BPS\0\1", "Photoshop"), (b"%PDF-1.7", "a PDF document"),
-    (b"%!PS-Adobe-3.0 EPSF-3.0", "PostScript"), (b'<?xml version="1.0"?><svg width="9">', "an SVG drawing"),
-    (b"\n<!DOCTYPE html><html>", "a web page (HTML)"), (b"\0\0\1\0\1\0", "an icon (ICO)"), (b"P7\nWIDTH 8", "PAM"),
-    (b"PF\n8 8\n-1.0\n" + bytes(768), "floats (PFM)"), (b"Pf\n8 8\n-1.0\n" + bytes(256), "floats (PFM)"),
-    (bytes(128) + b"DICM", "DICOM"), (b"\0\0\0\x18ftypmp42\0\0\0\0isom", "a film"), (b"PK\3\4", "a zip"),
-    (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "git lfs pull"), (b"", "empty (0 bytes)"),
-    (bytes(64), "64 zero bytes"), (b"no image", "of no known format, as it begins with b'no image'"),
+    b"\xff\x0a\xfa\x7f", b"\0\0\0\x0cJXL \r\n\x87\n", b"II*\0\x10\0\0\0CR\x02\0", b"\0\0\0\x18ftypcrx \0\0\0\1crx isom",
+    b"%PDF-1.7", b"%!PS-Adobe-3.0 EPSF-3.0", b'<?xml version="1.0"?><svg width="9">', b"\0\0\1\0\1\0", b"P7\nWIDTH 8",
+    b"PF\n8 8\n-1.0\n" + bytes(768), b"\0\0\0\x18ftypmp42\0\0\0\0isom", b"PK\3\4", b"", bytes(64), b"no image",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "name"), OTHERS, ids=[name for _, name in OTHERS])
-def test_other_file_kind_is_named(content, name):
+@pytest.mark.parametrize("content", OTHERS)
+def test_other_format_is_refused_by_its_start(content):
     for read in (lambda: decode(content, "cat.jpg", SIDE, EXACT), lambda: size_of(content, "cat.jpg")):
-        with pytest.raises(InputError, match=rf"^cat.jpg must be a picture .*it is .*{re.escape(name)}.*Save it as"):
+        with pytest.raises(
+            InputError, match=rf"^cat.jpg must be a picture .*begins with {re.escape(repr(content[:16]))}"
+        ):
             read()
+
+
+def test_pointer_of_git_lfs_is_no_picture():
+    with pytest.raises(InputError, match=r"cat.jpg .* a pointer of Git LFS .* git lfs pull"):
+        decode(b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "cat.jpg", SIDE, EXACT)
 
 
 def boxes(major, *others):
@@ -278,7 +277,7 @@ HEIC = boxes(b"heic", b"mif1", b"heic") + bytes(200)
         (boxes(b"heix", b"mif1"), "HEIC"),
         (boxes(b"mif1", b"avif", b"mif1"), "AVIF"),
         (boxes(b"avis", b"msf1"), "AVIF"),
-        (boxes(b"qt  ", b"qt  "), "a film (MP4, QuickTime)"),
+        (boxes(b"qt  ", b"qt  "), ""),
     ],
 )
 def test_brands_tell_heic_from_avif_and_films(content, kind):
@@ -296,9 +295,8 @@ def test_heic_opens_without_registering(monkeypatch):
         assert file.read() == HEIC
         return Image.new("RGB", (SIDE, SIDE), (1, 2, 3))
 
-    monkeypatch.setitem(sys.modules, "pillow_heif", types.SimpleNamespace(HeifImageFile=open_it, __version__="0"))
+    monkeypatch.setitem(sys.modules, "pillow_heif", types.SimpleNamespace(HeifImageFile=open_it))
     assert levels(HEIC) == [1, 2, 3]
-    assert "pillow-heif 0" in formats.decoders()
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
@@ -441,9 +439,8 @@ PAGE = [
     ("GIF, WebP, AVIF", "several frames", [frames("GIF"), frames("WEBP"), frames("AVIF")]),
     ("HEIC", "with pillow-heif (the extra `[heif]`)", []),
     ("HEIC", "without pillow-heif", [HEIC]),
-    ("JPEG XL, JPEG 2000, PSD, SVG, PDF, EPS, ICO, XCF, DICOM, OpenEXR", "any", [content for content, _ in OTHERS[:2]]),
-    ("web pages, pointers of Git LFS, films, archives, empty files", "named like a picture",
-     [b"<html>", b"version https://git-lfs.github.com/spec/v1", boxes(b"mp42"), b"PK\3\4", b""]),
+    ("JPEG XL, JPEG 2000, PSD, SVG, PDF, EPS, ICO, XCF, DICOM, OpenEXR", "any", OTHERS[:2]),
+    ("web pages, films, archives, empty files", "named like a picture", [b"<html>", boxes(b"mp42"), b"PK\3\4", b""]),
     ("any", "more pixels than `--most_pixels` (89,000,000)", [encoded(Image.new("1", (10000, 8940)), "PNG")]),
 ]  # fmt: skip
 

@@ -80,7 +80,7 @@ def test_csv_column_groups_training_rows(tmp_path):
     assert dataset.train.groups == ("p0",) * 4 + ("p1",) * 4
     assert (dataset.test.groups, dataset.train.take([5, 0]).groups) == (None, ("p1", "p0"))
     assert dataset.train.identifiers() == open_dataset(spec).train.identifiers()
-    refused(f"{spec}?group=customer", r"must have a column customer; .* Write \?group=COLUMN")
+    refused(f"{spec}?group=customer", r"must name one column customer; .* write \?group=COLUMN")
     refused(f"{listing(tmp_path, [*LINES[:7], '7.png,x,,train', *LINES[8:]])}?group=patient", "1 of 8, such as 7.png")
     assert open_dataset(f"{listing(tmp_path, [*LINES, '10.png,,,train', '11.png,x,,test'])}?group=patient").train.groups
 

@@ -1,7 +1,6 @@
 """The labels column of any mixture opens, or the refusal names the row and the value."""
 
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -126,8 +125,8 @@ def test_labels_of_every_type_are_read(tmp_path, values, kind, classes, how):
 @pytest.mark.parametrize(
     ("values", "kind", "match"),
     [
-        ([[1, 2]] * 6, pa.list_(pa.int64()), r"label \(list<.*>, several for one image\)"),
-        ([[1, 2]] * 6, pa.large_list(pa.int64()), r"label \(large_list<.*>, several for one image\)"),
+        ([[1, 2]] * 6, pa.list_(pa.int64()), r"label \(list<.*>\)"),
+        ([[1, 2]] * 6, pa.large_list(pa.int64()), r"label \(large_list<.*>\)"),
         ([{"a": 1}] * 6, pa.struct([("a", pa.int64())]), r"label \(struct<a: int64>\)"),
         ([1] * 6, pa.date32(), r"label \(date32\[day\]\)"),
     ],
@@ -195,10 +194,10 @@ def test_shard_names_of_hub_are_read(tmp_path, names):
 @pytest.mark.parametrize(
     ("names", "match"),
     [
-        (["train-00001-of-00003.parquet"], "one file of each number of train-0 to 2; number 0 is missing"),
-        (["train/0000.parquet", "train/0002.parquet"], "of each number of 0 to 2; number 1 is missing"),
+        (["train-00001-of-00003.parquet"], r"one file of each number of train-0 to 2; it holds \[1\]"),
+        (["train/0000.parquet", "train/0002.parquet"], r"of each number of 0 to 2; it holds \[0, 2\]"),
         (["train-00000-of-00001.parquet", *(f"train-0000{i}-of-00002.parquet" for i in (0, 1))],
-         "it holds train-00000-of-00001.parquet, train-00000-of-00002.parquet, .* remove the files of an older"),
+         r"it holds \[0, 0, 1\]. .* remove the files of an older"),
         (["train2014/0.parquet", "train2017/0.parquet"], "must have one name, and train2014 and train2017 both"),
     ],
 )  # fmt: skip
@@ -206,23 +205,9 @@ def test_files_that_are_no_whole_splits_are_named(tmp_path, names, match):
     refused(shards(tmp_path, *names), match)
 
 
-@pytest.mark.parametrize("column", ["image", "image_path", "file_name"])
-def test_column_of_paths_is_named_with_remedy(tmp_path, column):
-    paths = [f"{tmp_path}/{i}.png" for i in range(4)]
-    for path in paths:
-        Path(path).write_bytes(picture())
-    table = {column: paths, "label": [0, 1, 0, 1]}
-    spec = f"hf:{as_parquet(tmp_path / 'train.parquet', table, None)}"
-    refused(spec, f"its column {column} holds texts, as paths are. In pandas: .*open")
-    refused(f"{spec}?image={column}", f"its column {column} holds texts")
-    table[column] = [Path(path).read_bytes() for path in table[column]]  # as the remedy says
-    as_parquet(tmp_path / "train.parquet", table, None)
-    assert open_dataset(spec).classes == ("0", "1")
-
-
 def test_image_folder_as_parquet_is_named(tmp_path):
     write(tmp_path, "train/cat/1.jpg", "train/dog/1.jpg")
-    refused(f"hf:{tmp_path}", f"it holds only files of .jpg. folder:{tmp_path} opens images")
+    refused(f"hf:{tmp_path}", f"it holds none. folder:{tmp_path} opens images")
 
 
 def test_class_without_image_keeps_place(tmp_path):
@@ -248,4 +233,4 @@ def test_doubtful_labels_are_said(tmp_path):
     dataset = open_dataset(f"hf:{tmp_path / 'b'}")
     assert dataset.classes == ("Hat", "cup", "hat")
     (remark,) = dataset.remarks
-    assert remark.startswith("the class names Hat and hat differ in letter case, spaces or hyphens alone")
+    assert remark.startswith("Hat and hat differ in letter case, spaces or hyphens alone")

@@ -1,16 +1,15 @@
 """Hugging Face files are read as folders are, or refused in one line; every layout gives the same images."""
 
 import os
-import pickle
 
 import numpy as np
 import pytest
-from data.layouts import FEATURES, IMAGE, as_parquet, as_saved, as_table, as_tar, refused
+from data.layouts import FEATURES, FORMATS, IMAGE, ROWS, as_parquet, as_saved, as_table, refused
 from photos import picture
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
-from tangent_jax.data import hugging_face, sources
+from tangent_jax.data import hugging_face
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.data.workers import Decoder, decode_chunks
@@ -32,61 +31,11 @@ def pairs(columns, classes=("cat", "dog")):
     return [(image, classes[y]) for image, y in zip(columns["image"], columns["label"], strict=True)]
 
 
-def layout(root, kind):
-    """Writes TRAIN and TEST in a layout, and returns its specification."""
-    if kind == "hub":
-        for i, rows in enumerate((slice(0, 3), slice(3, 5))):
-            as_parquet(root / f"data/train-0000{i}-of-00002.parquet", {n: v[rows] for n, v in TRAIN.items()})
-        as_parquet(root / "data/test-00000-of-00001.parquet", TEST)
-    elif kind == "folders":
-        as_parquet(root / "default/train/0000.parquet", TRAIN)
-        as_parquet(root / "default/test/0000.parquet", TEST)
-    elif kind == "saved":
-        as_saved(root / "train", TRAIN)
-        as_saved(root / "test", TEST)
-    elif kind == "tars":
-        (root / "classes.txt").write_text("cat\ndog\n")
-        for name, rows, columns in (
-            ("train-00", slice(0, 3), TRAIN), ("train-01", slice(3, 5), TRAIN), ("val-00", slice(0, 3), TEST),
-        ):  # fmt: skip
-            samples = zip(columns["image"][rows], columns["label"][rows], strict=True)
-            members = [
-                (f"x/{i}.{e}", c) for i, (p, y) in enumerate(samples) for e, c in (("png", p), ("cls", b"%d" % y))
-            ]
-            as_tar(root / f"{name}.tar", members)
-        return f"wds:{root}/{{train-{{00..01}},val-00}}.tar", "validation"
-    else:
-        splits = ["train"] * 5 + ["dev"] * 3
-        labels = TRAIN["label"] + TEST["label"]
-        rows = [f"{i}.png,{c},{s}" for i, (c, s) in enumerate(zip(labels, splits, strict=True))]
-        for i, photo in enumerate(PHOTOS):
-            (root / f"{i}.png").write_bytes(photo)
-        (root / "list.csv").write_text("\n".join(["path,label,split", *rows]))
-        (root / "classes.txt").write_text("cat\ndog\n")
-        return f"csv:{root}/list.csv", "validation"
-    return f"hf:{root}", "test"
-
-
-@pytest.mark.parametrize("kind", ["hub", "folders", "saved", "tars", "csv"])
-def test_layouts_give_same_images(tmp_path, kind):
-    spec, held_out = layout(tmp_path, kind)
-    dataset = open_dataset(spec)
-    assert contents(dataset) == {"train": pairs(TRAIN), held_out: pairs(TEST)}
-    assert dataset.classes == ("cat", "dog")
-    part = dataset.train
-    assert part.identifiers() == tuple(map(sources.content_identifier, TRAIN["image"]))
-    assert len({*part.names, *dataset.test.names}) == 8
-    again = pickle.loads(pickle.dumps(part.read))
-    assert [again(i) for i in (4, 0, 3, 1, 2)] == [TRAIN["image"][i] for i in (4, 0, 3, 1, 2)]
-    assert {part.where(i)[0].is_file() for i in range(5)} == {True}
-    assert len({part.where(i) for i in range(5)}) == 5
-
-
 @pytest.mark.slow
 def test_processes_decode_row_groups(tmp_path):
-    part = open_dataset(layout(tmp_path, "hub")[0]).train
+    part = open_dataset(FORMATS["parquet"](tmp_path, ROWS)).train
     decoder = Decoder(part.read_identified(), part.names, 8, Preprocessing())
-    chunks = [range(0, 2), range(2, 5)]
+    chunks = [range(0, 3), range(3, 8)]
     own = [images.copy() for images, errors in decode_chunks(decoder, chunks, 1) if not errors]
     assert all((a == b).all() for a, (b, _) in zip(own, decode_chunks(decoder, chunks), strict=True))
 
@@ -139,13 +88,13 @@ def test_one_split_is_divided_by_content(tmp_path):
     dataset = open_dataset(f"hf:{tmp_path / 'one'}")
     assert {*dataset.splits} == {"train", "test"}
     assert sum(map(len, dataset.splits.values())) == 20
-    assert "left out 20 of 40 rows of one: without a label (10 null, 10 -1), such as 2.png" in dataset.remarks
+    assert "left out 20 rows of one: without a label, such as 2.png" in dataset.remarks
     assert "one split: every fifth image by content is test" in dataset.remarks
     as_saved(tmp_path / "two/train", {"image": photos, "label": [0, 1] * 20})
     as_saved(tmp_path / "two/test", {"image": photos, "label": [-1] * 40})
     two = open_dataset(f"hf:{tmp_path / 'two'}")
     assert {*two.train.labels.tolist()} == {0, 1}
-    assert any("left out 40 of 40 rows of test" in line for line in two.remarks)
+    assert any("left out 40 rows of test" in line for line in two.remarks)
 
 
 BAD = {
@@ -185,17 +134,14 @@ def test_parquet_without_images_is_refused(tmp_path, how):
 
 
 def test_unrelated_files_are_refused(tmp_path):
-    refused(f"hf:{tmp_path}", "must hold parquet or arrow files; it holds no file")
+    refused(f"hf:{tmp_path}", "must hold parquet or arrow files; it holds none")
     as_parquet(tmp_path / "a/train-00000-of-00002.parquet", TRAIN)
-    refused(f"hf:{tmp_path}", "one file of each number of train-0 to 1; number 1 is missing")
+    refused(f"hf:{tmp_path}", r"one file of each number of train-0 to 1; it holds \[0\]")
     as_parquet(tmp_path / "a/train-00001-of-00002.parquet", {**TRAIN, "label": list("abcde")}, {"image": IMAGE})
-    refused(
-        f"hf:{tmp_path}",
-        "the columns image and label of one type; .* label .int64., and .*train-00001.* label .string.",
-    )
+    refused(f"hf:{tmp_path}", "must have image and label of one type, and the same classes; .*train-00001.* differs")
     swapped = {**FEATURES, "label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}
     as_parquet(tmp_path / "a/train-00001-of-00002.parquet", TRAIN, swapped)
-    refused(f"hf:{tmp_path}", "must have the same classes; .* has cat, dog, and .*train-00001.* has dog, cat")
+    refused(f"hf:{tmp_path}", "the same classes; .*train-00001.* differs")
     (tmp_path / "a/train-00001-of-00002.parquet").unlink()
     os.rename(tmp_path / "a/train-00000-of-00002.parquet", tmp_path / "a/train.parquet")
     as_parquet(tmp_path / "b/train.parquet", TRAIN)

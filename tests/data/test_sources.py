@@ -74,6 +74,7 @@ def test_zip_reads_like_folder_or_manifest(tmp_path):
         ("nowhere", "a data set must be one of digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME"),
         ("folder:/nowhere", "does not exist"),
         ("folder:", "must be one of digits"),
+        ("{file}", "must be one of digits"),
         ("folder:{file}", "a folder or a zip"),
     ],
 )
@@ -89,7 +90,7 @@ def test_a_class_without_images_is_named(tmp_path):
     (tmp_path / "train/empty/1.raw").write_bytes(b"x")
     with pytest.raises(
         InputError,
-        match=r"must have a training image of every class; it has none of empty.*left out 1 of 1 file of empty",
+        match=r"must have a training image of every class; it has none of empty.*left out 1 file of empty",
     ):
         open_dataset(f"folder:{tmp_path}")
 
@@ -97,7 +98,7 @@ def test_a_class_without_images_is_named(tmp_path):
 def test_class_of_other_splits_is_named(tmp_path):
     write(tmp_path, *(f"{split}/{name}/1.png" for split in ("train", "test") for name in "ab"))
     write(tmp_path, "test/c/1.png", "test/c/2.png", "val/c/1.png", "val/a/1.png")
-    with pytest.raises(InputError, match=r"none of c\. It has 2 in test and 1 in validation alone.*Move some to train"):
+    with pytest.raises(InputError, match=r"it has none of c\. Add some, or remove the class from every split"):
         open_dataset(f"folder:{tmp_path}")
 
 
@@ -119,14 +120,6 @@ def test_an_empty_split_is_named(tmp_path):
 def test_a_data_set_needs_a_train_split():
     with pytest.raises(InputError, match="x must have a train split"):
         Dataset("x", ("a", "b"), {})
-
-
-def test_path_without_reader_names_reader(tmp_path):
-    (tmp_path / "set.csv").write_text("path,label\n")
-    with pytest.raises(InputError, match=rf"got {tmp_path}. Write folder:{tmp_path}, or"):
-        open_dataset(str(tmp_path))
-    with pytest.raises(InputError, match=r"Write csv:.*set.csv, or"):
-        open_dataset(str(tmp_path / "set.csv"))
 
 
 @pytest.mark.parametrize("reader", ["csv", "manifest"])

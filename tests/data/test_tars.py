@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import json
-import lzma
 import pickle
 import tarfile
 
@@ -46,19 +45,8 @@ def test_json_class_0_and_two_labels(tmp_path):
 
 
 def test_tar_of_class_folders_is_refused(tmp_path):
-    names = [f"set/{name}/{i}{dot}.png" for name in ("cat", "dog") for i in range(2) for dot in ("", ".b")]
-    tar = as_tar(
-        tmp_path / "train.tar", [(name, picture()) for name in [*names, "set/README.txt", "set/cat/Thumbs.db"]]
-    )
-    refused(f"wds:{tar}", r"KEY.cls beside KEY.jpg; set/cat/0 has none\. If folders are the classes, unpack it")
-    flat = as_tar(tmp_path / "n01440764.tar", [(f"n01440764_{i}.JPEG", picture()) for i in range(3)])
-    refused(f"wds:{flat}", "n01440764_0 has none. If folders are the classes")
-
-
-@pytest.mark.parametrize(("start", "name"), [(b"Rar!\x1a\x07\1\0", "RAR"), (b"7z\xbc\xaf\x27\x1c", "7z")])
-def test_another_archive_is_named(tmp_path, start, name):
-    (tmp_path / "train.tar").write_bytes(start)
-    refused(f"wds:{tmp_path}/train.tar", f"is a {name} archive. Unpack it")
+    tar = as_tar(tmp_path / "train.tar", [(f"set/{name}/1.png", picture()) for name in ("cat", "dog")])
+    refused(f"wds:{tar}", "must have a column of labels, .*; its columns are none")
 
 
 def test_samples_without_member_are_left_out(tmp_path):
@@ -75,8 +63,8 @@ def test_samples_without_member_are_left_out(tmp_path):
     assert [name.partition("/")[2] for name in dataset.train.names] == ["a", "b", "e/f", "/abs/../h"]
     assert dataset.remarks == (
         "left out 1 member of .png (links): neither an image nor a label",
-        "left out 3 of 9 samples: without an image, such as d",
-        "left out 1 of 5 rows of train: without a label (1 null), such as train-0.tar/c",
+        "left out 3 samples: without an image, such as d",
+        "left out 1 row of train: without a label, such as train-0.tar/c",
         "test has no image of 1 of 2 classes: 0",
     )
 
@@ -100,7 +88,7 @@ def test_tars_that_are_not_whole_are_refused(tmp_path):
     as_tar(whole, [*sample("a", b"0"), ("a.png", picture()), *sample("b", b"1")])
     refused(spec, "different names; a.png is there twice")
     as_tar(whole, [*sample("a", b"0"), ("a.seg.png", picture()), *sample("b", b"1")])
-    refused(spec, r"must have one image; a has png, seg\.png, as a key ends at the first dot")
+    refused(spec, r"must have one image; a has png, seg\.png\. Write \?image=EXTENSION")
     as_tar(whole, [*sample("a", b"{}}", "json")])
     refused(spec, "a.json in .* must be JSON")
     as_tar(whole, [("a.bin", b"")])
@@ -161,9 +149,9 @@ def test_key_ends_at_first_dot(tmp_path):
     as_tar(tmp_path / "test.tar", sample("p0", b"0"))
     dataset = open_dataset(f"wds:{tmp_path}")
     assert len(dataset.train) == 2
-    assert any("p1.final.cls is the field final.cls of p1, not its cls (1 samples)" in line for line in dataset.remarks)
+    assert "left out 1 row of train: without a label, such as train.tar/p1" in dataset.remarks
     as_tar(tmp_path / "train.tar", [*sample("v0.5", b"0"), *sample("v0.6", b"1")])
-    refused(f"wds:{tmp_path}", r"v0 has 5\.png, 6\.png, as a key ends at the first dot.*write dots in keys as _")
+    refused(f"wds:{tmp_path}", r"v0 has 5\.png, 6\.png\. Write .* or _ for dots in keys")
     for split in ("train", "test"):  # all alike: the field final.cls
         as_tar(tmp_path / f"{split}.tar", [*sample("p0.final", b"0"), *sample("p1.final", b"1")])
     assert open_dataset(f"wds:{tmp_path}").classes == ("0", "1")
@@ -202,16 +190,11 @@ def test_gzipped_tar_is_read_without_copy(tmp_path, monkeypatch, name):
     refused(f"wds:{tmp_path}", "must be a whole tar")
 
 
-@pytest.mark.parametrize(
-    ("pack", "match"),
-    [(bz2.compress, "compressed by bzip2. Run bunzip2"), (lzma.compress, "compressed by xz. Run unxz")],
-)
-def test_other_tar_packing_names_program(tmp_path, pack, match):
+@pytest.mark.parametrize("pack", [bz2.compress, lambda content: b"Rar!\x1a\x07\1\0"])
+def test_tar_of_other_packing_is_refused(tmp_path, pack):
     tar = two(tmp_path)
-    (tmp_path / "train-0.tar.x").write_bytes(pack(tar.read_bytes()))
-    (tmp_path / "train-0.tar.x").rename(tmp_path / ("train-0.tar.bz2" if pack is bz2.compress else "train-0.tar.xz"))
-    tar.unlink()
-    refused(f"wds:{tmp_path}", match)
+    tar.write_bytes(pack(tar.read_bytes()))
+    refused(f"wds:{tmp_path}", "must be a whole tar, plain or gzipped; .*Unpack it")
 
 
 def test_pattern_chooses_split_of_two_names(tmp_path):

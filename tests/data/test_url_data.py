@@ -77,4 +77,4 @@ def test_what_is_no_data_set_at_a_url_is_one_line(s3, tmp_path):
     s3.fs.pipe_file(f"{url}/t.tar", b"version https://git-lfs.github.com/spec/v1")
     refused(f"wds:{url}/t.tar", "it is a pointer of Git LFS")
     s3.fs.pipe_file(f"{url}/t.zip", b"PK")
-    refused(f"folder:{url}/t.zip", "is another file")
+    refused(f"folder:{url}/t.zip", "is neither")

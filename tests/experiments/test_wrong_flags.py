@@ -168,7 +168,7 @@ def test_copies_are_said_once(tmp_path, cache):
         "--subset=head",
     ]
     line, err = run("private", *flags, "--epochs=2", "--noise_seed=1")
-    for words in ("left out 1 file: added by macOS", "1 images of test are in train too", "an example has 2 copies"):
+    for words in ("left out 1 file: hidden", "1 images of test are in train too", "an example has 2 copies"):
         assert err.count(words) == 1, err
     result = json.loads(line)
     assert (result["private"], result["examples"]) == (False, 9)
