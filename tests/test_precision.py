@@ -201,9 +201,9 @@ def test_a_plan_is_of_the_programs_that_run():
     predict, data, objective = small_task()
     examples = tuple((f"{i:064x}", "") for i in range(6))
     features = tj.Features(np.asarray(data.inputs), np.asarray(data.targets), examples)
-    phase = plan.optimum_phase(objective, predict, features, plan.mesh_of(None))
-    for name, lower in phase.programs.items():
-        text = lower().as_text()
+    phase = plan.optimum_phase(objective, predict, features.batches(), plan.mesh_of(None))
+    for name, lowered in phase.programs.items():
+        text = lowered.as_text()
         assert "HIGHEST" in text, name
         assert "DEFAULT" not in text, name
 

@@ -6,7 +6,6 @@ WHAT = (
     "step",
     "job",
     "private",
-    "plan",
     "solve",
     "store",
     "export",

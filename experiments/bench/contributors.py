@@ -67,9 +67,7 @@ def main(config: Config) -> None:
     }
     draw(config, result)
     rows = [[d, line, at, f"{v:.4f}"] for d in result for line, row in result[d].items() for at, v in row.items()]
-    text = command.markdown(["data set", "line", "contributors", "accuracy"], rows)
-    (command.out_folder(config) / "contributors.md").write_text(text)
-    print(text)
+    command.write_table(config, "contributors", ["data set", "line", "contributors", "accuracy"], rows)
     command.finish(config, result)
 
 

@@ -70,10 +70,8 @@ def main(config: Config) -> None:
         for key in mean
     ]
     columns = ["features", *tried, "mean", "ms an image", "forward passes", "from images"]
-    text = command.markdown(columns, rows)
-    (command.out_folder(config) / "features.md").write_text(text)
+    command.write_table(config, "features", columns, rows)
     draw(config, {d: {key: cell["accuracy"] for key, cell in row.items()} for d, row in tried.items()}, mean)
-    print(text)
     command.finish(config, {"settings": tried, "mean": mean, "best": best, "tried": len(mean), "pass": times})
 
 

@@ -139,9 +139,7 @@ def main(config: Config) -> None:
     result: dict[str, Any] = {side: medians(of_side) for side, of_side in runs.items() if of_side}
     if has_peer:
         result["ratio"] = round(result["ours"]["seconds"] / result["pytorch"]["seconds"], 3)
-    text = command.markdown(["seconds", *(side for side in runs if side in result)], as_rows(result))
-    (command.out_folder(config) / "job.md").write_text(text)
-    print(text)
+    command.write_table(config, "job", ["seconds", *(side for side in runs if side in result)], as_rows(result))
     command.finish(config, {**result, "device": device, "images": config.images, "size": config.size}, runs=runs)
 
 

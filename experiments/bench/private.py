@@ -129,7 +129,6 @@ def by_opacus(vit: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
 
 
 def main(config: Config) -> None:
-    out = command.out_folder(config)
     rows = timing.rounds(
         operations(config), f"{config.size}/16 batch {config.batch_size}", config.repeats, config.seconds
     )
@@ -141,9 +140,7 @@ def main(config: Config) -> None:
         memory = "" if row["memory_mib"] is None else f"{row['memory_mib']:.0f}"
         cells = [row["operation"], f"{row['seconds'] * 1e3:.0f}", f"{row['spread'] * 1e3:.0f}", memory]
         lines.append([*cells, f"{row['seconds'] / private['seconds']:.2f}"])
-    text = command.markdown(["step", "ms", "±", "MiB", "over the private step"], lines)
-    (out / "bench_private.md").write_text(text)
-    print(text)
+    command.write_table(config, "bench_private", ["step", "ms", "±", "MiB", "over the private step"], lines)
     result: dict[str, Any] = {"private_over_ordinary": private["seconds"] / ordinary["seconds"]}
     result["memory_private_over_ordinary"] = private["memory_mib"] / ordinary["memory_mib"]
     for name, word in RATIOS.items():

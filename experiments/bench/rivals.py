@@ -120,7 +120,7 @@ def measured(config: Config, dataset: Dataset, spec: str, rival: Rival, runs: Ru
     best = searched[int(np.argmax(held))]
     seeds = [tj.store.recipe_of(**best | {"seed": seed}) for seed in config.numbers("seed", int)]
     accuracies = [run(config, dataset, rival, recipe, runs, on_test=True) for recipe in seeds]
-    cell = {"mean": float(np.mean(accuracies)), "spread": float(np.std(accuracies)), "accuracies": accuracies}
+    cell = search.cell_of(accuracies)
     cell |= {"chosen": {field: best[field] for field in fields}, "searched": len(searched)}
     cell |= {"tried": {field: sorted({own[field] for own in searched}) for field in fields}}
     return {**cell, "held_out": max(held) if several else None}

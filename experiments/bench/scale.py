@@ -259,7 +259,7 @@ def trace_costs() -> dict[str, Any]:
     lowered = {"trunk_flops": run_trunk.lower(w, images, **options)}
     lowered["step_flops"] = plan.fit_phase(
         tj.make_objective(), tj.store.Adam(), predict, data, placement.mesh()
-    ).programs["step"]()
+    ).programs["step"]
     costs: dict[str, Any] = {name: program.cost_analysis() for name, program in lowered.items()}
     return {name: entry["flops"] / batch for name, entry in costs.items()} | {"shape": shape}
 

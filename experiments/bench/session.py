@@ -99,9 +99,7 @@ def cells(of_seeds: Sequence[dict[str, Scores]]) -> dict[str, Cell]:
 
 def cell(scores: Sequence[Scores]) -> Cell:
     """The mean, spread and values of several seeds."""
-    tests = [score.test for score in scores]
-    values = {"mean": float(np.mean(tests)), "spread": float(np.std(tests)), "accuracies": tests}
-    return {**values, "held_out": [score.held_out for score in scores]}
+    return search.cell_of([score.test for score in scores]) | {"held_out": [score.held_out for score in scores]}
 
 
 def measured(

@@ -85,15 +85,15 @@ def describe(row: dict[str, Any], size: str, batch: int, peak: dict[str, float])
     }
 
 
-def as_markdown(rows: list[dict[str, Any]]) -> str:
+def write_table(config: Config, rows: list[dict[str, Any]]) -> None:
+    """Writes bench.md."""
     lines = []
     for r in rows:
         cells = [named(r["size"]), r["batch"], r["operation"], f"{r['seconds'] * 1e3:.1f}", f"{r['spread'] * 1e3:.1f}"]
         cells += [f"{r['gflop']:.2f}", f"{r['memory_mib']:.0f}", f"{r['fraction_of_peak']:.0%}"]
         lines.append([*cells, f"{r['over_floor']:.1f} ({r['bound']})"])
-    return command.markdown(
-        ["model", "batch", "operation", "ms", "±", "GFLOP", "MiB", "of peak", "over its floor"], lines
-    )
+    columns = ["model", "batch", "operation", "ms", "±", "GFLOP", "MiB", "of peak", "over its floor"]
+    command.write_table(config, "bench", columns, lines)
 
 
 def main(config: Config) -> None:
@@ -107,10 +107,8 @@ def main(config: Config) -> None:
                 operations(config, size, batch, dtype), f"{named(size)} batch {batch}", config.repeats, config.seconds
             )
             rows += [describe(row, size, batch, peak) for row in group]
-    text = as_markdown(rows)
-    (out / "bench.md").write_text(text)
+    write_table(config, rows)
     roofline(out / "roofline.png", rows, peak, titles.fastest(rows))
-    print(text)
     t = {row["operation"]: row["seconds"] for row in rows}  # of the last size and batch
     ratios = {name: round(t[above] / t[below], 3) for name, (above, below) in RATIOS.items() if {above, below} <= {*t}}
     machine = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "dtype": config.dtype, **peak}

@@ -93,10 +93,8 @@ def main(config: Config) -> None:
         source, column = row["operation"].split()
         seconds[source][column], spread[source][column] = row["seconds"], row["spread"]
     lines = [[s.replace("_", " "), *(f"{seconds[s][c]:.4g}" for c in COLUMNS)] for s in SOURCES]
-    text = command.markdown(["seconds an example", *COLUMNS], lines)
-    (command.out_folder(config) / "times.md").write_text(text)
+    command.write_table(config, "times", ["seconds an example", *COLUMNS], lines)
     draw(config, seconds, spread)
-    print(text)
     command.finish(config, {**seconds, "spread": spread, "device": jax.devices()[0].device_kind})
 
 

@@ -21,15 +21,13 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import tangent_jax as tj
 from experiments.shared import plots, titles
-from experiments.shared.private_runs import accuracies
+from experiments.shared.private_runs import PrivateTable, accuracies
+from experiments.shared.search import cell_of, mean_and_spread
 from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.commands.shared.settings import Compute, Model, Reading, Results
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
@@ -39,21 +37,14 @@ SUBSETS = ("blocks", "bitfit", "layernorm", "head")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(Model, Reading, Compute, Results):
+class Config(PrivateTable):
     """The flags."""
 
     clip_norm: tuple[str, ...] = ("1", "30")
     dataset: tuple[str, ...] = ("digits",)
-    delta: float = 1e-5
-    epsilon: tuple[str, ...] = ("1", "3", "8")
-    loss: str = "ce"
-    lr: tuple[str, ...] = ("0.006", "0.02", "0.06", "0.2")
     method: tuple[str, ...] = ("nlft", "taft")
     out: str = "out/table3"
-    output: str = "tangent"
-    penalty: float = 0.0
     public: str | None = None
-    seed: tuple[str, ...] = ("0", "1", "2")
     steps: tuple[str, ...] = ("50",)
     subset: tuple[str, ...] = ("blocks", "bitfit", "layernorm", "head")
 
@@ -145,14 +136,10 @@ class Cell:
         accuracy_of = self.measure(final, on_test=True)
         table = {}
         for epsilon, run in best.items():
-            accuracies = [accuracy_of[run._replace(seed=s)] for s in self.config.numbers("seed", int)]
+            cell = cell_of([accuracy_of[run._replace(seed=s)] for s in self.config.numbers("seed", int)])
             chosen = {field: getattr(run, field) for field in ("steps", "clip_norm", "learning_rate", "reset")}
-            mean = float(np.mean(accuracies))
-            spread = float(np.std(accuracies))
-            table[epsilon] = {"mean": mean, "spread": spread, "accuracies": accuracies}
-            table[epsilon] |= {"chosen": chosen, "held_out": scores[epsilon]}
-            text = f"{self.title} epsilon {epsilon:g}: {mean:.4f} ± {spread:.4f}"
-            print(text, chosen, file=sys.stderr)
+            table[epsilon] = {**cell, "chosen": chosen, "held_out": scores[epsilon]}
+            print(f"{self.title} epsilon {epsilon:g}: {mean_and_spread(cell, 4)}", chosen, file=sys.stderr)
         return table
 
 
@@ -180,10 +167,8 @@ def main(config: Config) -> None:
         cells = {(s, m): Cell(config, spec, dataset, s, m, runs).fill() for s in config.subset for m in methods}
         row = {f"{e:g}": {s: {m: cells[s, m][e] for m in methods} for s in config.subset} for e in epsilons}
         result[dataset.name] = row
-    text = as_markdown(config, result)
-    (out / "table3.md").write_text(text)
+    write_table(config, result)
     draw(out / "table3.png", result, epsilons)
-    print(text)
     searched = len(steps) * len(clips) * len(rates) + 2 * FINALISTS + 1
     with_search = {}
     for epsilon in epsilons:  # more steps have more noise each, at the same cost
@@ -195,20 +180,19 @@ def main(config: Config) -> None:
     command.finish(config, {**result, "with_search": with_search})
 
 
-def as_markdown(config: Config, result: dict[str, Any]) -> str:
-    """The table in Markdown: a row per data set and epsilon; cells are mean ± spread, the best method in bold."""
+def write_table(config: Config, result: dict[str, Any]) -> None:
+    """Writes table3.md: a row per data set and epsilon; cells are mean ± spread, the best method in bold."""
     rows = []
     for dataset, by_epsilon in result.items():
         for epsilon, row in by_epsilon.items():
             cells = []
             for pair in row.values():
                 best = max(cell["mean"] for cell in pair.values())
-                texts = {m: f"{cell['mean']:.3f} ± {cell['spread']:.3f}" for m, cell in pair.items()}
+                texts = {m: mean_and_spread(cell) for m, cell in pair.items()}
                 cells += [f"**{text}**" if pair[m]["mean"] == best else text for m, text in texts.items()]
             rows.append([dataset, epsilon, *cells])
-    return command.markdown(
-        ["data set", "epsilon", *(f"{s}, {m.upper()}" for s in config.subset for m in config.method)], rows
-    )
+    columns = [f"{s}, {m.upper()}" for s in config.subset for m in config.method]
+    command.write_table(config, "table3", ["data set", "epsilon", *columns], rows)
 
 
 def draw(path: Path, result: dict[str, Any], epsilons: list[float]) -> None:

@@ -22,11 +22,12 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import plots, titles
-from experiments.shared.private_runs import accuracies
+from experiments.shared.private_runs import PrivateTable, accuracies
+from experiments.shared.search import cell_of, mean_and_spread
 from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.commands.shared.settings import Compute, Model, Reading, Results, choice
+from tangent_jax.commands.shared.settings import choice
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
@@ -34,21 +35,14 @@ from tangent_jax.store.recipe import FLAT
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(Model, Reading, Compute, Results):
+class Config(PrivateTable):
     """The flags."""
 
     blocks: int = 0
     clip_norm: tuple[str, ...] = ("1", "30", "300")
     concentration: float = 1.0
     dataset: str = FLAT["dataset"]
-    delta: float = 1e-5
-    epsilon: tuple[str, ...] = ("1", "3", "8")
-    loss: str = "ce"
-    lr: tuple[str, ...] = ("0.006", "0.02", "0.06", "0.2")
     out: str = "out/owners"
-    output: str = "tangent"
-    penalty: float = 0.0
-    seed: tuple[str, ...] = ("0", "1", "2")
     shards: tuple[str, ...] = ("30", "300")
     steps: tuple[str, ...] = ("5", "20", "50")
     subset: str = choice("head", "blocks", "bitfit", "layernorm")
@@ -131,28 +125,18 @@ class Table:
     def fill(self, owners: int) -> dict[str, dict[str, Any]]:
         """Searches, chooses and measures; returns for every epsilon mean and spread over the seeds, and the choice."""
         epsilons, lrs, clips = (self.config.numbers(name, float) for name in ("epsilon", "lr", "clip_norm"))
-        grid = [
-            Run(owners, *at, 0) for at in itertools.product(self.config.numbers("steps", int), epsilons, clips, lrs)
-        ]
-        held = self.measure(
-            [run._replace(seed=s) for run in grid for s in self.config.numbers("seed", int)], on_test=False
-        )
-        scores = {
-            run: float(np.mean([held[run._replace(seed=s)] for s in self.config.numbers("seed", int)])) for run in grid
-        }
+        steps, seeds = (self.config.numbers(name, int) for name in ("steps", "seed"))
+        grid = [Run(owners, *at, 0) for at in itertools.product(steps, epsilons, clips, lrs)]
+        held = self.measure([run._replace(seed=s) for run in grid for s in seeds], on_test=False)
+        scores = {run: float(np.mean([held[run._replace(seed=s)] for s in seeds])) for run in grid}
         best = [max((run for run in grid if run.epsilon == e), key=scores.__getitem__) for e in epsilons]
-        final = self.measure(
-            [run._replace(seed=s) for run in best for s in self.config.numbers("seed", int)], on_test=True
-        )
+        final = self.measure([run._replace(seed=s) for run in best for s in seeds], on_test=True)
         cells = {}
         for run in best:
-            accuracies = [final[run._replace(seed=s)] for s in self.config.numbers("seed", int)]
+            cell = cell_of([final[run._replace(seed=s)] for s in seeds])
             chosen = {field: getattr(run, field) for field in ("steps", "clip_norm", "learning_rate")}
-            mean = float(np.mean(accuracies))
-            spread = float(np.std(accuracies))
-            print(f"{owners or 'no'} owners, epsilon {run.epsilon:g}: {mean:.4f} ± {spread:.4f}", file=sys.stderr)
-            cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen}
-            cells[f"{run.epsilon:g}"] = {**cell, "held_out": scores[run]}
+            print(f"{owners or 'no'} owners, epsilon {run.epsilon:g}: {mean_and_spread(cell, 4)}", file=sys.stderr)
+            cells[f"{run.epsilon:g}"] = {**cell, "chosen": chosen, "held_out": scores[run]}
         return cells
 
 
@@ -190,11 +174,9 @@ def main(config: Config) -> None:
         sizes[owners] = {"smallest": int(held.min()), "median": float(np.median(held)), "largest": int(held.max())}
     table = Table(config, dataset, Runs(out / "runs.jsonl"))
     cells = {str(owners or "example"): table.fill(owners) for owners in (0, *counts)}
-    rows = [[unit, *(f"{row[e]['mean']:.3f} ± {row[e]['spread']:.3f}" for e in row)] for unit, row in cells.items()]
-    text = command.markdown(["owners", *(f"epsilon {e:g}" for e in epsilons)], rows)
-    (out / "owners.md").write_text(text)
+    rows = [[unit, *map(mean_and_spread, row.values())] for unit, row in cells.items()]
+    command.write_table(config, "owners", ["owners", *(f"epsilon {e:g}" for e in epsilons)], rows)
     draw(config, out / "owners.png", dataset.name, cells)
-    print(text)
     searched = int(np.prod(settings))
     command.finish(config, {"dataset": dataset.name, "sizes": sizes, "searched": searched, "table": cells})
 

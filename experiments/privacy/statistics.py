@@ -22,16 +22,17 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import plots, titles
+from experiments.shared.search import Tabled, cell_of, mean_and_spread
 from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.settings import Model, Reading, Results
+from tangent_jax.commands.shared.settings import Model, Reading
 from tangent_jax.data import Dataset
 from tangent_jax.models import FeatureMap
 from tangent_jax.solver import map_once, rows_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(Model, Reading, Results):
+class Config(Model, Reading, Tabled):
     """The flags."""
 
     blocks: tuple[str, ...] = ("1",)
@@ -44,7 +45,6 @@ class Config(Model, Reading, Results):
     only: tuple[str, ...] = ("h",)
     out: str = "out/statistics"
     public: str | None = None
-    seed: tuple[str, ...] = ("0", "1", "2")
     width: tuple[str, ...] = ("256",)
 
 
@@ -68,11 +68,9 @@ def main(config: Config) -> None:
         for name, ways in table.items()
         for way, row in ways.items()
     }
-    rows = [[name, *(f"{row[e]['mean']:.3f} ± {row[e]['spread']:.3f}" for e in row)] for name, row in cells.items()]
-    text = command.markdown(["data set, features", *(f"epsilon {e:g}" for e in epsilons)], rows)
-    (command.out_folder(config) / "statistics.md").write_text(text)
+    rows = [[name, *map(mean_and_spread, row.values())] for name, row in cells.items()]
+    command.write_table(config, "statistics", ["data set, features", *(f"epsilon {e:g}" for e in epsilons)], rows)
     draw(config, result, cells, epsilons)
-    print(text)
     command.finish(config, result)
 
 
@@ -151,7 +149,7 @@ def of_seeds(
             head = step.head(noised, classes, mechanism)
             scores = (rows - np.asarray(head.get("center", 0))) @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
             accuracies.append(float(np.mean(scores.argmax(1) == test.targets)))
-    return {"mean": float(np.mean(accuracies)), "spread": float(np.std(accuracies)), "accuracies": accuracies}
+    return cell_of(accuracies)
 
 
 if __name__ == "__main__":

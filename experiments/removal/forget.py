@@ -103,7 +103,7 @@ def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
     copy = tj.Store(where)
     gone = [*source][1::2]
     for name in source:
-        copy.add(name, source[name].dw, dataclasses.replace(source.provenance(name), folders=()))
+        copy.add(name, source[name].dw, source.provenance(name).with_training(folders=()))
     receipt = tj.store.remove(copy, tj.store.plan_removal(copy, names=gone))
     never = tj.compose({name: source[name] for name in source if name not in gone})
     wrong = verify(copy) + verify_receipt(copy, receipt.path)

@@ -3,11 +3,26 @@
 Their noise comes from seeds, so that the results are NOT private.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
 import tangent_jax as tj
+from experiments.shared.search import Tabled
+from tangent_jax.commands.shared.settings import Compute, Model, Reading
 from tangent_jax.io.progress import shown
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivateTable(Model, Reading, Compute, Tabled):
+    """A table of private runs by epsilon, whose settings are searched."""
+
+    delta: float = 1e-5
+    epsilon: tuple[str, ...] = ("1", "3", "8")
+    loss: str = "ce"
+    lr: tuple[str, ...] = ("0.006", "0.02", "0.06", "0.2")
+    output: str = "tangent"
+    penalty: float = 0.0
 
 
 class PrivateRun(Protocol):

@@ -66,11 +66,9 @@ def measure(
     seeds = [tj.store.recipe_of(**best | {"dataset": spec, "seed": seed}) for seed in config.numbers("seed", int)]
     final = [run(config, dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
     accuracies = [accuracy for accuracy, _ in final]
-    mean = float(np.mean(accuracies))
-    spread = float(np.std(accuracies))
     chosen = {field: best[field] for field in FIELDS}
     tried = {field: sorted({own[field] for own in searched}) for field in FIELDS}
-    cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen, "searched": len(searched)}
+    cell = cell_of(accuracies) | {"chosen": chosen, "searched": len(searched)}
     cell |= {"tried": tried, "validation": max(validated) if several else None}
     print(f"{dataset.name} {name}: {mean_and_spread(cell, 4)}", file=sys.stderr)
     return {**cell, "step_norm": max(norm for _, norm in final)}
@@ -100,6 +98,11 @@ def run(
     return runs.done[key], runs.norms[key]
 
 
+def cell_of(accuracies: Sequence[float]) -> dict[str, Any]:
+    """The mean, spread and values of several seeds."""
+    return {"mean": float(np.mean(accuracies)), "spread": float(np.std(accuracies)), "accuracies": [*accuracies]}
+
+
 def mean_and_spread(cell: Mapping[str, Any], digits: int = 3) -> str:
     """The mean of a cell, with its spread if there are several seeds."""
     mean = f"{cell['mean']:.{digits}f}"
@@ -115,10 +118,8 @@ def show(config: Tabled, table: Mapping[str, Mapping[str, Mapping[str, Any]]], n
     """Writes the table {data set: {column: cell}} as NAME.md and NAME.png in --out, and prints it."""
     columns = [*next(iter(table.values()))]
     rows = [[s, *(mean_and_spread(row[c]) for c in columns)] for s, row in table.items()]
-    text = command.markdown(["data set", *columns], rows)
-    (command.out_folder(config) / f"{name}.md").write_text(text)
+    command.write_table(config, name, ["data set", *columns], rows)
     draw(config, table, name, title)
-    print(text)
 
 
 def draw(config: Tabled, table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:

@@ -34,7 +34,6 @@ from tangent_jax.commands.shared.shards import Method, make_method, shard_counts
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
-from tangent_jax.io import hosts
 from tangent_jax.solver import MappedOnce
 from tangent_jax.store.recipe import FLAT
 
@@ -124,9 +123,7 @@ def write_table(config: Config, table: Mapping[str, Mapping[str, float]], full: 
     if full:
         rows.append(("full data", full))
     lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
-    text = command.markdown(["shards", *columns], lines)
-    (command.out_folder(config) / "compose.md").write_text(text)
-    print(text, file=None if hosts.is_writer() else sys.stderr)
+    command.write_table(config, "compose", ["shards", *columns], lines)
 
 
 def composed(

@@ -1,8 +1,8 @@
 """Writes a store as a page for a browser.
 
-index.html in --out shows components and their owners, privacy cost, similarity, compositions, removals with the check
-of their receipts, and all events; with --dataset also the accuracy with and without each component. The page needs no
-network and runs no scripts. The store does not change.
+index.html in --out shows components, owners, privacy cost, removals with the check of their receipts, and exports; with
+--dataset also the accuracy with and without each component. The page needs no network and runs no scripts. The store
+does not change.
 
 The last line of stdout: {"components", "removals", "verified": true if every file and receipt matches the journal,
 "wrong": a line for each that does not (exit code 1), "accuracy": with --dataset {"tasks", "whole": the accuracy of each

@@ -107,19 +107,20 @@ def listing(config: Config, store: tj.Store) -> dict[str, Any]:
     table = []
     for name in store:
         origin = store.provenance(name)
+        spent = origin.training.privacy
         row = {
             "name": name,
             "method": origin.method,
             "examples": len(origin.data.examples),
             "leaves": len(origin.subset),
+            "classes": origin.config.get("classes"),
+            "epsilon": epsilon_of(spent),
+            "unit": spent and spent.mechanism.unit,
+            "train_seconds": round(origin.training.seconds, 1),
+            "added": added[name],
+            "fingerprint": store.state.components[name].weights[:12],
         }
-        row["classes"] = origin.config.get("classes")
-        row |= {
-            "epsilon": epsilon_of(origin.training.privacy),
-            "unit": origin.training.privacy and origin.training.privacy.mechanism.unit,
-        }
-        row |= {"train_seconds": round(origin.training.seconds, 1), "added": added[name]}
-        table.append(row | {"fingerprint": store.state.components[name].weights[:12]})
+        table.append(row)
     tabulate(config, table)
     return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
 

@@ -273,9 +273,7 @@ def main(config: Config) -> None:
     normalised = {way: group.normalised(table[way]) for way, group in groups.items()}
     rows = [[name, *(f"{table[way][name]:.3f}" for way in table)] for name in names]
     rows.append(["normalised", *(f"{normalised[way]:.3f}" if way in normalised else "" for way in table)])
-    text = command.markdown(["task", *table], rows)
-    (command.out_folder(config) / "tasks.md").write_text(text)
-    print(text)
+    command.write_table(config, "tasks", ["task", *table], rows)
     result: dict[str, Any] = {
         "tasks": {name: {way: table[way][name] for way in table} for name in names},
         "normalised": normalised,

@@ -287,14 +287,19 @@ def compile_fit(
     training = with_program(training, state, data) if has_checkpoints else training
     state, training = placement.place((state, training))
     for steps in {min(STEPS, data.steps - start) for start in range(0, data.steps, STEPS)}:
-        order, present = (jax.ShapeDtypeStruct((steps, data.width), dtype) for dtype in (jnp.int32, jnp.float32))
-        chunk = Chunk(abstract(data.inputs), abstract(data.targets), order, present)
-        train_epoch.lower(training, state, chunk, None, 0.0).compile()
+        train_epoch.lower(training, state, chunk_shapes(data, steps), None, 0.0).compile()
 
 
-def abstract(array: Any) -> jax.ShapeDtypeStruct:
-    """The shape of an array, and its dtype on a device."""
-    return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
+def chunk_shapes(data: Batches, steps: int) -> Chunk:
+    """The shapes and dtypes on a device of a chunk of this many steps, of resident or of streamed inputs."""
+    batches = (steps, data.width)
+
+    def shape_of(array: Any) -> jax.ShapeDtypeStruct:
+        shape = array.shape if data.is_resident else batches + array.shape[1:]
+        return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(array.dtype))
+
+    order = jax.ShapeDtypeStruct(batches, jnp.int32) if data.is_resident else None
+    return Chunk(shape_of(data.inputs), shape_of(data.targets), order, jax.ShapeDtypeStruct(batches, jnp.float32))
 
 
 def with_program(training: Training, state: State, source: Any) -> Training:

@@ -1,9 +1,7 @@
 """Pages of a store say what it holds, escape what others wrote, fetch nothing, and fit a phone, in a real browser."""
 
-import base64
 import dataclasses
 import html
-import io
 import json
 import shutil
 import subprocess
@@ -11,20 +9,18 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from helpers import TOLERANCE, assert_rel_close, composed, origin, part
+from helpers import assert_rel_close, composed, origin, part
 from photos import photographs, solved_heads
-from PIL import Image
 from run_binary import run
 
 from tangent_jax.commands.report import inspector
-from tangent_jax.commands.report.rendering import raster, write_page
+from tangent_jax.commands.report.rendering import write_page
 from tangent_jax.commands.shared import accuracies
 from tangent_jax.composition.compose import compose
 from tangent_jax.core.trees import body
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import extract
 from tangent_jax.privacy.mechanism import Mechanism, Spent
-from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
@@ -95,28 +91,16 @@ def test_the_page_says_what_the_store_holds(drawn):
     assert 0 < result["seconds"] < 60
     text = read(out / "index.html").text
     for said in (
-        "4 components, trained on 12 images; 1 removal, its receipt verifies",
+        "4 components, trained on 12 images; 1 removal.",
         "Every file is as the journal says",
         "ann <script>document.title='taken'</script>",
         "nobody says whose 8",
         "No bound holds for all components together: 3 of 4 components have no account.",
-        "shard 1 3 1e-05 image 50 of 50 9.833 1 1",
-        "5 components mean \N{EN DASH} deleted",
-        "4 components mean, after a removal \N{EN DASH} yes",
-        "1 component removed",
-        "5 components added",
+        "taft ε = 3 at δ = 1e-05, of one image",
+        "1 image shard 0 \N{EN DASH}",
+        "✓ verifies",
     ):
         assert said in text, said
-    assert "shard 0" in text  # in what happened
-    cosine = np.dot(*(np.concatenate([leaf.ravel() for leaf in flat(part(s))]) for s in (1, 2)))
-    cosine /= np.prod([np.linalg.norm(np.concatenate([leaf.ravel() for leaf in flat(part(s))])) for s in (1, 2)])
-    assert f"shard 1 and shard 2: {cosine:.3f}" in text
-    assert "without their heads, which are of different classes" in text
-
-
-def flat(dw):
-    """The leaves of a component without its head."""
-    return [leaf for path, leaf in sorted(inspector.trees.leaves(dw).items()) if not path.startswith("head")]
 
 
 def test_foreign_text_is_escaped(drawn):
@@ -132,7 +116,7 @@ def test_foreign_text_is_escaped(drawn):
             for name in {"src", "href"} & {*attributes}:
                 assert attributes[name].startswith("#"), attributes
         policy = [a["content"] for tag, a in reader.tags if a.get("http-equiv") == "Content-Security-Policy"]
-        assert policy == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+        assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
     assert "&lt;script&gt;" in (out / "index.html").read_text()
 
 
@@ -161,17 +145,6 @@ def test_accuracies_are_those_of_the_sums(solved, tmp_path):
         assert figures["without"].get(words.removeprefix("without "), figures["whole"]) == [pytest.approx(accuracy)]
 
 
-def test_a_store_that_took_in_another_is_shown(tmp_path):
-    other, store = Store(tmp_path / "other"), Store(tmp_path / "store")
-    other.add("theirs", part(0), origin(0))
-    other.release(tmp_path / "sent", other.sum())
-    add_all(store, other)
-    assert "merge" in [line["op"] for line in store.journal.entries]
-    run("inspect", f"--store={store.root}", f"--out={tmp_path}/out")
-    text = read(tmp_path / "out/index.html").text
-    assert "What another store released, exported and showed was taken in" in text
-
-
 def test_damaged_file_is_named(drawn, tmp_path):
     shutil.copytree(drawn[0].root, tmp_path / "store")
     store = Store(tmp_path / "store")
@@ -185,8 +158,6 @@ def test_damaged_file_is_named(drawn, tmp_path):
     text = read(tmp_path / "out/index.html").text
     assert "Not as the journal says." in text
     assert f"shard 2 ✗ components/{path.name}: altered" in text
-    assert "shard 1 and shard 3:" in text
-    assert "shard 1 and shard 2:" not in text
     (store.root / "journal.jsonl").write_bytes(b"{}\n")
     line, err = run("inspect", *flags, code=1)
     assert "altered at line 1" in err
@@ -245,18 +216,7 @@ def test_privacy_is_stated_where_bounded(tmp_path, account, said):
     write_page(tmp_path / "index.html", "index.html", seen=seen, version="", accuracy=None)
     text = read(tmp_path / "index.html").text
     assert said in text
-    assert text.count("not private") == (0 if account.private else 4)
-
-
-def test_cosines_ignore_chunk_size(drawn, monkeypatch):
-    store = drawn[0]
-    whole = inspector.similarity(store.read_tree, [*store])
-    monkeypatch.setattr(inspector, "MOST_BYTES", 1)
-    assert_rel_close(inspector.similarity(store.read_tree, [*store]), whole, TOLERANCE["float32"])
-    np.testing.assert_allclose(np.diag(whole), 1)
-    picture = base64.b64decode(raster(np.array([[1, -0.2], [0, np.nan]])).partition(",")[2])
-    pixels = np.asarray(Image.open(io.BytesIO(picture)))
-    assert pixels.tolist() == [[[0, 114, 178, 255], [213, 94, 0, 51]], [[213, 94, 0, 0]] * 2]
+    assert text.count("not private") == (0 if account.private else 2)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
@@ -270,8 +230,7 @@ def test_browser_fits_400_pixels(drawn, tmp_path):
       const inner = frame.contentDocument, root = inner.documentElement, pre = document.createElement("pre")
       pre.textContent = JSON.stringify({width: root.scrollWidth, room: root.clientWidth, title: inner.title,
         page: getComputedStyle(inner.body).backgroundColor, h1: inner.querySelector("h1").innerText,
-        foreign: inner.querySelectorAll("script, [src^=http]").length,
-        pictures: [...inner.images].map(picture => picture.naturalWidth)})
+        foreign: inner.querySelectorAll("script, [src^=http]").length})
       document.body.append(pre) } }</script>"""
     (tmp_path / "frames.html").write_text(f"<!doctype html><body>{frames}{script}")
     command = [CHROMIUM, *QUIET, f"--user-data-dir={tmp_path}/profile", f"--log-net-log={tmp_path}/log.json"]
@@ -281,7 +240,6 @@ def test_browser_fits_400_pixels(drawn, tmp_path):
     assert [page["h1"] for page in shown] == ["store", "store"]
     assert [page["width"] for page in shown] == [page["room"] for page in shown]  # 400, less a scroll bar
     assert max(page["room"] for page in shown) <= 400
-    assert [page["pictures"] for page in shown] == [[]] * 2
     assert [page["foreign"] for page in shown] == [0] * 2
     assert [page["page"] for page in shown] == ["rgb(246, 247, 249)", "rgb(16, 20, 26)"]
     assert "taken" not in [page["title"] for page in shown]

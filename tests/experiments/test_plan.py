@@ -58,9 +58,8 @@ def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):
 
 def test_batch_divides_over_devices():
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("examples",))
-    x, steps = plan.divided((3, 8), np.int32, mesh), plan.divided((3, 8), np.int32, mesh, 1)
-    placed = plan.on_mesh({"x": x, "steps": steps, "w": jax.ShapeDtypeStruct((4, 8), np.float32), "t": 1.0}, mesh)
-    assert placed["x"].sharding.spec == PartitionSpec("examples")
-    assert placed["steps"].sharding.spec == PartitionSpec(None, "examples")
-    assert placed["w"].sharding.spec == PartitionSpec()
-    assert placed["t"] == 1.0
+    shape = jax.ShapeDtypeStruct((3, 8), np.float32)
+    assert plan.on_mesh(shape, mesh, 0).sharding.spec == PartitionSpec("examples")
+    assert plan.on_mesh(shape, mesh, 1).sharding.spec == PartitionSpec(None, "examples")
+    assert plan.on_mesh({"w": shape, "t": 1.0}, mesh)["w"].sharding.spec == PartitionSpec()
+    assert plan.on_mesh(1.0, mesh) == 1.0

@@ -132,3 +132,10 @@ def test_title_of_equals_has_no_numbers():
     equal = dict.fromkeys(("exact", "ridge", "ranpac", "lda"), 0.75)
     title = titles.composed("cub50", 10, equal, {**equal, "lda": 0.7502})
     assert title == "cub50: 10 models added are as accurate as one model of all data"
+
+
+def test_features_are_named_by_what_differs():
+    differing = titles.differing(["h+ntk 8x1 4096", "h+ntk 1x1 4096"])
+    assert differing == {"h+ntk 8x1 4096": "8 blocks", "h+ntk 1x1 4096": "1 block"}
+    assert titles.differing(["h 0x1 64", "h+ntk 0x2 64"])["h+ntk 0x2 64"] == "h + psi, 2 directions"
+    assert [*titles.differing(["h+ntk 8x1 4096"]).values()] == ["8 blocks"]

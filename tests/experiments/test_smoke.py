@@ -30,7 +30,6 @@ CASES = {
     ),
     "bench job": (("--images=100", "--epochs=1", "--repeats=1"), {"ours", "device"}, ["job.md"]),
     "bench sizes": (("--only=h+place", "--width=36,16", "--ranks=8"), {"sizes"}, []),
-    "bench plan": (("--weights=builtin", "--blocks=1", "--batch_size=8"), {"planned_bytes", "measured_bytes"}, []),
     "bench private": (
         ("--size=Ti", "--batch_size=8", "--repeats=1"),
         {"private_over_ordinary", "vmapped_over_private"},
@@ -142,8 +141,6 @@ def places(binary, root, folder):
     weights = [f"{root}/vit.safetensors", *[f"{root}/resnet.safetensors"] * (binary == "paper anchors")]
     values = {"dataset": f"folder:{root}/photos", "weights": ",".join(weights), "cache_dir": root / "cache"}
     values |= {"store": folder / "stores", "out": folder / "out"}
-    if binary == "bench plan":  # of its own random weights
-        del values["weights"]
     _, known = defined(binary)
     return [f"--{name}={value}" for name, value in values.items() if name in known]
 

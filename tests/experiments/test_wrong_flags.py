@@ -20,14 +20,12 @@ CASES = [
     ("finetune", "--image_size=224x", "it must be pixels of a side, such as 224, or of height and width"),
     ("finetune", "--epoch=2", "Unknown command line flag 'epoch'. Did you mean: epochs? Try finetune --help."),
     ("store", "export --format=pickle", "flag --format=pickle"),
-    ("store", "list --epochs=3", "Unknown command line flag 'epochs'"),
     ("compose", "--method=exact --feature_blocks=two", "it must be a number of blocks, such as 8, or auto"),
     # arguments
     ("finetune", "word", "finetune: all arguments must be flags, --NAME=VALUE; got word"),
     ("store", "forget", "store: the argument besides flags must be one of add, merge, list"),
     # lists
     ("compose", "--shards=", "compose: --shards must have an entry, and no empty one; got none"),
-    ("compose", "--shards=10,", "--shards must have an entry, and no empty one; got 10,"),
     ("compose", "--method=taft,tuft", f"--method must be of {METHODS}; got taft,tuft"),
     ("paper table3", "--epsilon=1,x", "table3: --epsilon must be numbers separated by commas; got 1,x"),
     ("influence effects", "--by=kernel --penalty=1,0", "--penalty must be above 0 and finite; got 1,0"),
@@ -55,8 +53,6 @@ CASES = [
     ("compose", "--solver=optimum", "--solver=optimum needs --method of tangents and heads; got soup"),
     ("compose", "--sharding=owner", "--owners=CSV must be given with --sharding=owner; got none"),
     ("compose", "--shard=4/4", "--shard must be I/N with I in 0..N-1; got 4/4"),
-    ("compose", "--shard=all", "--shard must be I/N with I in 0..N-1; got all"),
-    ("compose", "--shard=-1/2", "--shard must be I/N with I in 0..N-1; got -1/2"),
     ("compose", "--out=s3://b/x", "--out: a path must be one of this machine; got s3://b/x"),
     ("private", "--plan --part=0/2", "--plan must be without --part; got both"),
     ("finetune", "--solver=optimum", "--penalty must be given with --solver=optimum: at its default of 1e-05 no"),
@@ -85,9 +81,7 @@ CASES = [
     ("paper report", "--finished=times=nowhere", "--finished must be JOB=FOLDER with a result.json in FOLDER"),
     ("paper report", "--weights=builtin,b,c", "--weights must be MODEL, MODEL,RESNET or"),
     ("compose", "--method=exact --feature_blocks=13", "--feature_blocks must be a whole number in 0..6; got 13"),
-    ("finetune", "--blocks=13", "finetune: blocks must be a whole number in 0..6; got 13"),
     ("finetune", "--lr=0", "finetune: learning_rate must be a finite number > 0 and at most 1e+06; got 0.0"),
-    ("tasks", "--dataset=digits", "--dataset must be two data sets or more; got 1"),
     ("tasks", "--dataset=digits,digits", "--dataset must name data sets of different names; got digits. Rename one"),
     # texts
     (
@@ -101,7 +95,6 @@ CASES = [
     ("finetune", "--profile_steps=10:5", "--profile_steps must be FIRST:LAST with 1 <= FIRST <= LAST, such as 10:20"),
     ("private", "--plan --topology=v5e:2by2", "--topology must be one such as v5e:2x2"),
     ("finetune", "--loss=hinge", "hinge"),
-    ("finetune", "--radius=0", "radius"),
     # files and folders
     ("finetune", "--out=/dev/null/x", "--out must be in a folder that can be written to; got /dev/null/x"),
     ("finetune", "--out=", "--out"),
@@ -113,7 +106,6 @@ CASES = [
     ("store", "merge --store=no/store", "--source must be a store; got none"),
     ("store", "add --source=/nowhere", "--source must be a folder with dw.safetensors; /nowhere has none"),
     ("store", "compose --store={store}", "--store must have a component at least"),
-    ("inspect", "--store=/nowhere", "inspect: --store must be a store; /nowhere is none"),
     ("data", "mnist10 --to=no/zip.zip", "--source=FOLDER must be given"),
 ]
 

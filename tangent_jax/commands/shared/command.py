@@ -103,6 +103,13 @@ def markdown(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
+def write_table(config: Results, name: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Writes a table in Markdown as NAME.md in --out, and prints it."""
+    text = markdown(columns, rows)
+    (out_folder(config) / f"{name}.md").write_text(text)
+    print(text, file=sys.stdout if hosts.is_writer() else sys.stderr)
+
+
 def stop(number: int, _: object) -> None:
     """The handler of SIGINT and SIGTERM: the first signal stops work at its next update, the second at once."""
     print("\nstopping at the next step (again: at once)", file=sys.stderr, flush=True)
