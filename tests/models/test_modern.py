@@ -101,7 +101,6 @@ def test_timm_rotary_model_is_its_architecture(tmp_path):
         ("siglip", {"image_size": [12, 0]}, r"image_size must be a whole number in 1\.\.4096"),
         ("clip", {"vision_config": 7}, "vision_config of .* must be an object or null"),
         ("clip", {"vision_config": {}}, "model_type in .* must be one of siglip, siglip2, clip; got clip_vision_model"),
-        ("clip", {"vision_config": {}, "model_type": "clip", "adapter": True}, "no adapter in config.json"),
     ],
 )
 def test_contradicting_config_is_refused(tmp_path, name, fields, match):
