@@ -63,7 +63,6 @@ def fit_audited(
         canaries: By `make_canaries`, or Batches of inputs and targets like the data's.
         folder: The folder of the ledger, the coins and every released step (canaries.py).
         claimed: The mechanism that the attacker assumes, None: that of training.
-        others: As `fit_private`. Noise is always fresh, as a seed's noise would not be the claimed.
 
     Returns:
         Fitted, with `info.spent` and `info.audit`.

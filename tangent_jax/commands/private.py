@@ -48,7 +48,7 @@ from tangent_jax.commands.shared.settings import (
     only_with,
 )
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples, Owner
@@ -109,6 +109,7 @@ CONFIDENCE = 0.95  # confidence of the bounds of --canaries
 
 def mechanism_of(config: Config, units: int) -> tj.privacy.Mechanism:
     """The mechanism of the flags, for this public number of images or owners."""
+    one_of("sampling", config.sampling, ("full", "poisson"))
     rate = 1.0 if config.sampling == "full" else min(1.0, config.batch_size / units)
     steps = 1 if config.method in RELEASED else max(1, round(config.epochs / rate))
     return tj.make_mechanism(config.epsilon, config.delta, steps, config.clip_norm, rate, config.unit, config.noise)

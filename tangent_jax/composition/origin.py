@@ -10,7 +10,7 @@ BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "su
 """Fields that must be equal for bodies to be summed; in `config`, all but the number of classes."""
 SUMMED = (*BODY, "classes", "head")
 """Fields that must be equal for components to be summed; those of OPTIONAL if both have them."""
-OPTIONAL = ("preprocessing", "output", "classes", "targets")
+OPTIONAL = ("preprocessing", "output", "classes")
 WITHOUT_EFFECT = ("position_filter",)
 """Fields of a model's settings that no component depends on: the anchor holds the positions as they were resampled."""
 

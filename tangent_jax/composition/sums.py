@@ -108,7 +108,7 @@ BLOCK = 1 << 15  # numbers: a scaled block of them fits into the processor's cac
 
 def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
     """total + coefficient leaf; in place on the host, block by block."""
-    if not isinstance(total, np.ndarray):
+    if not (isinstance(total, np.ndarray) and total.flags.c_contiguous):
         return total + scale(coefficient, leaf)
     flat, terms = total.reshape(-1), np.asarray(leaf).reshape(-1)
     for start in range(0, flat.size, BLOCK):

@@ -29,7 +29,7 @@ from tangent_jax.data.columns import as_groups, classes_beside, options
 from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.rows import Rows, by_name
 from tangent_jax.data.sources import existing_path, place_of_file, read_file
-from tangent_jax.data.splits import SPELLINGS, split_of_flag
+from tangent_jax.data.splits import NO, SPELLINGS, YES, split_of_flag
 from tangent_jax.io.git_lfs import is_pointer, pointer_error
 from tangent_jax.io.paths import Place, names_below
 from tangent_jax.io.records import MARKS, short
@@ -189,6 +189,11 @@ def read_splits(table: Table, name: str) -> list[str]:
     """The split of each row by a column: its text, or, in a column of truth values, what the column's name says."""
     texts = table.column(name)
     answers = {text: split_of_flag(name, text) for text in {*texts}}
+    if {text.lower() for text in texts} <= {*YES, *NO, ""} and not any(answers.values()):
+        raise InputError(
+            f"the column {name} of {table.path} must say the split of each row; its name does not say what its truth"
+            " values mean. Name it is_valid, is_test or is_train"
+        )
     # one word in two letter cases is one name
     return [answers[text] or caseless_name(text) or "no split" for text in texts]
 

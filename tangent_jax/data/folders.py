@@ -57,6 +57,7 @@ class Source:
     folders: list[str]
     read: Callable[[str], bytes]
     place: Callable[[str], tuple[Place, str]]
+    is_zip: bool = False
 
 
 def folder(where: str) -> Rows:
@@ -132,7 +133,7 @@ def open_source(path: Place) -> Source:
         note(f"{line}, such as {first}")
     names = sorted(name for name in archive.member_of if not name.endswith("/"))
     folders = sorted({name.rpartition("/")[0] for name in archive.member_of} - {""})
-    return Source(path.stem, path, names, folders, archive.read_image, archive.place_of)
+    return Source(path.stem, path, names, folders, archive.read_image, archive.place_of, is_zip=True)
 
 
 def join_sources(places: Mapping[str, str]) -> Source:
@@ -195,15 +196,23 @@ def walk(root: Place) -> tuple[list[str], list[str]]:
 
 
 def manifest_of(source: Source) -> Manifest | None:
-    """The manifest.json of a source if it has our form, else None: many programs write a file of this name."""
+    """The manifest.json of a source; in a folder None where it has another form, as many programs write this name.
+
+    Raises:
+        InputError: A manifest of a zip that has another form.
+    """
     if "manifest.json" not in source.names:
         return None
     where = f"manifest.json of {source.path}"
+    content = {}
     try:
         content = parse_json(source.read("manifest.json"), where)
     except InputError:
-        return None
+        if source.is_zip:
+            raise
     if not {"classes", "items"} <= {*content}:
+        if source.is_zip:
+            raise InputError(f"{where} must have classes and items; it has others. Rename a file of another program")
         return None
     return convert(Manifest, {key: content[key] for key in ("classes", "items")}, where)
 

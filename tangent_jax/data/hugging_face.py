@@ -151,8 +151,9 @@ def check_series(files: Sequence[Place]) -> None:
             )
     for (folder, before), entries in series.items():
         numbers = sorted(number for number, _ in entries)
-        count = max(count for _, count in entries) or numbers[-1] + 1
-        if numbers != [*range(count)]:
+        counts = {count for _, count in entries}
+        count = max(counts) or numbers[-1] + 1
+        if len(counts) > 1 or numbers != [*range(count)]:
             raise InputError(
                 f"{folder} must hold one file of each number of {before}0 to {count - 1}; it holds {numbers}. Fetch it"
                 " again, or remove the files of an older upload"

@@ -150,6 +150,12 @@ def chosen_folders(tree: Tree, chosen: Mapping[str, str], where: object) -> dict
     for split, folder in folders.items():
         if folder not in tree.holding:
             raise InputError(f"{where} holds no folder {folder} with images: name a folder by its path in {where}")
+        tops = tree.folders(inside_wrappers(tree, folder))
+        if all(tree.nested(top) and split_of_name(last(top)) for top in tops):
+            raise InputError(
+                f"The folder of {split} must hold class folders, and {folder} holds folders of splits "
+                f"({', '.join(map(last, tops[:3]))}): name one of them"
+            )
         for other, path in folders.items():
             if other != split and f"{folder}/".startswith(f"{path}/"):
                 raise InputError(f"The folders of {other} and {split} must be apart, and {path} holds {folder}")

@@ -103,7 +103,10 @@ def version_folder(text: str, data_dir: str) -> Path:
     wanted = match["version"]
     fitting = [version for version in versions_in(place) if wanted is None or fits(version, wanted)]
     if not fitting:
-        found = [str(path.parent.relative_to(root)) for path in sorted(root.glob("*/**/dataset_info.json"))]
+        found = [
+            str(path.parent.relative_to(root))
+            for path in sorted({*root.glob("*/*/dataset_info.json"), *root.glob("*/*/*/dataset_info.json")})
+        ]
         raise InputError(
             f"the TFDS data set {text} must be prepared in {root}; {first_names(found) or 'none'} is there. Name one,"
             f" or prepare it where TensorFlow is installed: tfds build {name} --file_format=array_record"

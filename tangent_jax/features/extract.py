@@ -270,7 +270,7 @@ def write_all(rows: RowStore, images: Sequence[int], compute: Callable[[list[Spa
 
 def exchange(rows: RowStore, shares: list[list[int]], skipped: set[int], is_keeper: bool) -> None:
     """Sends each process's share of the rows to all others; the keeper of each disk writes those that it lacks."""
-    rows.find_places()
+    rows.read_again()
     lacks, opened = {*rows.missing()}, rows.opened()
     for start in range(0, max(map(len, shares)), CHUNK):
         parts = [share[start : start + CHUNK] for share in shares]
@@ -285,8 +285,8 @@ def exchange(rows: RowStore, shares: list[list[int]], skipped: set[int], is_keep
 
 
 def check_seen(rows: RowStore, skipped: set[int]) -> None:
-    """Raises InputError if this process does not see all rows that were written."""
-    rows.find_places()
+    """Raises InputError if this process does not see all rows that were written, or images were removed meanwhile."""
+    rows.read_again()
     if {*rows.missing()} - skipped:
         raise InputError(
             f"the disk of {rows.folder} must show a file's bytes to all processes at once; those of other processes "

@@ -112,6 +112,19 @@ class RowStore:
             write_lines(self.folder, {place: line_of(lines["identifier"][place]) for place in altered})
             os.utime(self.folder / "examples.txt")  # all others were compared
 
+    def read_again(self) -> None:
+        """Reads the lines again after rows were written.
+
+        Raises:
+            InputError: If images were removed since `create`.
+        """
+        self.find_places()
+        if (self.places < 0).any():
+            raise InputError(
+                f"the images of {self.folder} must stay while their features are computed; some were removed. Run it "
+                "again without them"
+            )
+
     def find_places(self) -> None:
         """Finds the place of each image in the folder; -1 for one that has none."""
         _, self.lines = read_lines(self.folder)
@@ -290,8 +303,13 @@ def rows_of(folder: Path, is_removed: Callable[[str], bool]) -> list[int]:
     """
     if not inside(folder.parent, folder.name).is_dir() or not (folder / "examples.txt").exists():
         return []
-    if not read_lines(folder)[0]:
-        raise InputError(f"{folder}/examples.txt must list images; it was altered, or is of another version")
+    nbytes, lines = read_lines(folder)
+    size = (folder / "rows.bin").stat().st_size if (folder / "rows.bin").exists() else nbytes * len(lines)
+    if not nbytes or size % nbytes or size < nbytes * len(lines):
+        raise InputError(
+            f"{folder}/examples.txt must list the images of rows.bin; it was altered, or is of another version. Delete "
+            "the folder"
+        )
     return [i for i, name in enumerate(identifiers_of(folder)) if name != ERASED and is_removed(name)]
 
 

@@ -24,6 +24,9 @@ OF_IMAGES = ("mean", "std", "crop_pct", "crop_mode", "interpolation", "input_siz
 """The fields of timm's pretrained_cfg that are read."""
 ARGUMENTS = {"img_size": "image_size", "num_heads": "heads", "act_layer": "activation", "global_pool": "pool"}
 """Arguments of timm's models that are read, and our names."""
+STRAY = (*ARGUMENTS, "no_embed_class", "norm_layer", "qk_norm", "block_fn", "block", "layers", "aa_layer", "avg_down")
+STRAY += ("output_stride", "replace_stride_with_dilation")
+"""Arguments of timm's models that no tensor shows, which are read below model_args alone."""
 REFUSED = (
     "attention_type", "auto_map", "backbone_config", "interpolate_offset", "norm_type", "parallel_attention",
     "position_embedding_type", "pruned_heads", "quantization_config", "rms_norm_eps", "scale_attn", "use_mean_pooling",
@@ -51,6 +54,16 @@ class Architecture:
     images: dict[str, Any] = dataclasses.field(default_factory=dict)
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     refused: str | None = None
+
+
+def check_stray(config: Mapping[str, Any], where: str, read: Iterable[str] = ()) -> None:
+    """Raises InputError for timm's arguments beside model_args, as huggingface_hub's mixin writes, but those `read`."""
+    stray = [name for name in STRAY if name in config and name not in read]
+    if stray:
+        raise InputError(
+            f"{where} must hold arguments of timm's models under model_args, and the architecture; got "
+            f"{', '.join(stray)} beside them. Save the model by timm.models.save_for_hf"
+        )
 
 
 def key_of(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -12,7 +12,7 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, is_known, to_ours
-from tangent_jax.pretrained.architectures import check_arguments, check_supported, find, key_of
+from tangent_jax.pretrained.architectures import check_arguments, check_stray, check_supported, find, key_of
 from tangent_jax.pretrained.family import Family, Naming, any_name
 from tangent_jax.pretrained.files import Tensors, assemble
 from tangent_jax.pretrained.processors import Images, Published, images_assumed, images_of, images_or_published
@@ -96,6 +96,7 @@ def check_said(file: Tensors) -> None:
     check_supported(config, where)
     if config.get("model_type") == "resnet":
         return
+    check_stray(config, where, ("global_pool",))
     name = file.architecture or config.get("architecture")
     if not isinstance(name, str):
         raise InputError(

@@ -169,6 +169,7 @@ def solve_group(
     state = begin(base.dw, [base.dw if start is None else start for _, start in group])
     histories: list[list[Row]] = [[] for _ in group]
     at_point, is_last, before = True, False, np.full(len(group), np.inf)
+    met: dict[int, tuple[Tree, list[Row]]] = {}  # delta and history at the first point within the target
     while not is_last:
         q, total = operands(state, base.gradient, at_point, penalty)
         for part, f, rows in zip(problem.parts(), base.outputs, by_batch(problem, v), strict=True):
@@ -182,19 +183,22 @@ def solve_group(
             history.append({**row, name: (norm + error) / penalty})
         left = passes - len(histories[0])
         if at_point:  # ends where all meet the target or rounding allows no more, or at the last pass
-            has_ended = (norms + rounding <= target) | ~(norms <= 0.5 * before)
+            for k in np.flatnonzero(norms + rounding <= target).tolist():
+                met.setdefault(k, (jax.tree.map(lambda leaf, k=k: leaf[k], state.x), [*histories[k]]))
+            has_ended = np.isin(np.arange(len(group)), [*met]) | ~(norms <= 0.5 * before)
             is_last, at_point, before = bool(has_ended.all()) or left < 2, False, norms
         else:
             at_point = bool(((norms <= nearly) | ~np.isfinite(norms)).all()) or left == 1
         run.check_stop()
     seconds, results = time.perf_counter() - began, []
-    for k, history in enumerate(histories):
+    for k in range(len(group)):
+        delta, history = met.get(k) or (jax.tree.map(lambda leaf, k=k: leaf[k], state.x), histories[k])
         last = history[-1]
         converged = last["gradient_norm"] + last["rounding"] <= target
         info = Solved(last["certificate"], last["gradient_norm"], penalty, converged, base.curvature)
         if not converged:
             warn_of(last, target / penalty, stacklevel=4)
-        dw = jax.tree.map(lambda leaf, delta, k=k: leaf + delta[k], base.dw, state.x)
+        dw = jax.tree.map(lambda leaf, step: leaf + step, base.dw, delta)
         results.append(Fitted(placement.replicate(dw), history, seconds, last["passes"], None, info))
     return results
 

@@ -45,8 +45,9 @@ def erase_cached(folder: Path, is_removed: Callable[[str], bool], names: Set[str
             if rows and not only_look:
                 erase(cached, is_removed)
             count += len(rows)
-        except InputError as error:
-            not_reached.append(Trace("rows", str(folder), why=str(error)))
+        except InputError:  # the name of the folder may hash its images, in a cache of 0.5
+            why = "a folder behind a link, or with a list of images that cannot be read; delete it"
+            not_reached.append(Trace("rows", str(folder), why=why))
         except OSError as error:
             not_reached.append(Trace("rows", str(folder), why=error.strerror))
     if count:

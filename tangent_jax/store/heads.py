@@ -103,7 +103,7 @@ def join(
     check_equal("output", recipe.output, predict.output)
     for name, origin in origins.items():
         check_head(predict, classes, name, origin)
-    return Joined(predict, tuple(classes), Widened(store, predict, tuple(classes)))
+    return Joined(predict, tuple(classes), Widened(store, predict, tuple(classes), tuple(store)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -113,6 +113,7 @@ class Widened(Components):
     store: Store
     predict: Predictor
     classes: tuple[str, ...]
+    names: tuple[str, ...]
 
     def provenance(self, name: str) -> None:
         return None
@@ -127,10 +128,10 @@ class Widened(Components):
         return Component(widen(self.predict, self.classes, component.dw, own), None, factors)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.store)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self.store)
+        return len(self.names)
 
 
 def joinable_recipe(name: str, origin: Provenance) -> Recipe:

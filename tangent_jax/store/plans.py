@@ -196,7 +196,8 @@ def images_named(
         if not meant:
             removed[word] = days().get(store.key.hide(normal_name(word))) or refuse("examples", word, named)
         elif all(map(store.has_forgotten, meant)):
-            removed[word] = max(days()[store.key.hide(identifier)] for identifier in meant)
+            hidden = {*store.key.hide_all(meant)}
+            removed[word] = max(line.time[:10] for line in store.state.removals if hidden & {*line.forgotten})
         found |= meant
     return found, removed
 
@@ -213,12 +214,12 @@ def near_to(word: str, known: Iterable[str]) -> str:
 
 
 def removal_days(store: Store) -> dict[str, str]:
-    """The day on which each identifier, requested name and owner was last removed, by its hidden form."""
+    """The day on which each requested name and owner was last removed, by its hidden form: receipts say it."""
     days: dict[str, str] = {}
     for line in store.state.removals:
         receipt = read_receipt(store.root / "receipts" / f"{line.receipt}.json")[0]
         owner = () if receipt.owner is None else (receipt.owner,)
-        days |= dict.fromkeys((*line.forgotten, *receipt.asked, *owner), line.time[:10])
+        days |= dict.fromkeys((*receipt.asked, *owner), line.time[:10])
     return days
 
 

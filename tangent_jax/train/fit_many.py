@@ -72,7 +72,6 @@ def fit_many(
     Args:
         runs: Each with its own rows and key, all of the same inputs, which the device holds.
         at_once: The number of models per program (memory: about five times dw for each).
-        others: As in `fit`.
 
     Returns:
         One Fitted per run, in order; `seconds` is its share of its group's time.

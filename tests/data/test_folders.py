@@ -157,6 +157,19 @@ def test_foreign_manifest_is_not_ours(tmp_path, content):
     assert opened(tmp_path).classes == ("a", "b")
 
 
+@pytest.mark.parametrize(("content", "match"), [("[]", "object"), ("{}", "classes and items"), ("no json", "JSON")])
+def test_manifest_of_a_zip_is_ours(tmp_path, content, match):
+    path = as_zip(tmp_path / "m.zip", {"x/a.png": picture(), "y/b.png": picture(), "manifest.json": content})
+    with pytest.raises(InputError, match=match):
+        opened(path)
+
+
+def test_split_of_splits_is_refused(tmp_path):
+    write(tmp_path, "train/a/1.png", "train/b/2.png", "test/a/3.png", "test/b/4.png")
+    with pytest.raises(InputError, match=r"holds folders of splits .*name one of them"):
+        open_dataset(f"folder:?train={tmp_path}")
+
+
 @pytest.mark.parametrize("spec", ["folder:~no_such_user/x", "folder:a\0b"])
 def test_specification_without_path_is_refused(spec):
     with pytest.raises(InputError, match=" must be "):

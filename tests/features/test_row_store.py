@@ -325,6 +325,25 @@ def test_failed_erasure_is_completed_by_next(tmp_path, monkeypatch, failing):
     assert NAMES[70].encode() not in (tmp_path / "examples.txt").read_bytes()
 
 
+def test_row_erased_before_it_is_read_again_is_refused(tmp_path):
+    rows = filled(tmp_path)
+    assert erase(tmp_path, {NAMES[1]}.__contains__)
+    with pytest.raises(InputError, match="some were removed"):
+        rows.read_again()
+
+
+def test_erase_refuses_a_wrong_row_size(tmp_path):
+    filled(tmp_path)
+    path, size = tmp_path / "examples.txt", store_in(tmp_path).nbytes
+    content = path.read_bytes()
+    for other in (size - 1, size + 1):
+        path.write_bytes(
+            content.replace(f"{size} bytes".encode().ljust(len(f"{other} bytes")), f"{other} bytes".encode(), 1)
+        )
+        with pytest.raises(InputError, match="must list the images of rows"):
+            erase(tmp_path, {NAMES[1]}.__contains__)
+
+
 def test_erased_rows_are_not_written(tmp_path):
     rows = store_in(tmp_path)
     rows.create()

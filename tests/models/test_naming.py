@@ -104,6 +104,15 @@ def test_unknown_names_name_the_nearest(tmp_path):
         load(tmp_path / "m.safetensors")
 
 
+def test_arguments_beside_model_args_are_refused(tmp_path):
+    """As huggingface_hub's mixin writes them: no tensor shows the number of heads."""
+    config, w = model()
+    write(tmp_path, timm(config, w))
+    (tmp_path / "config.json").write_text(json.dumps({"num_heads": 6, "num_classes": config.classes}))
+    with pytest.raises(InputError, match=r"under model_args, and the architecture; got num_heads beside them"):
+        load(tmp_path)
+
+
 # Tensors that are left out
 
 

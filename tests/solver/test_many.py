@@ -106,7 +106,7 @@ def test_a_problem_that_overflows_spoils_no_other(case):
     weights = [np.full(6, 1e308), WEIGHTS[0]]
     for begun in (start, [start, start]):
         first, second = solve_many(
-            predict, data, RSL, example_weights=weights, start=begun, certificate=1e-6, at_once=1
+            predict, data, RSL, example_weights=weights, start=begun, certificate=1e-6, at_once=2
         )
         assert not first.info.converged
         assert np.linalg.norm(flat(second.dw) - optima[0]) <= second.info.certificate <= 1e-6

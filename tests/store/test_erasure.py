@@ -215,6 +215,6 @@ def test_linked_or_old_rows_are_not_reached(store, tmp_path):
     (cache / "old/examples.txt").write_text(f"{GONE}\n{STAYS}\n")
     traces = drop(store, cache).not_reached
     assert there(rows) == [False, True]
-    for name, cause in (("linked", "it is a link"), ("old", "of another version")):
-        (trace,) = (trace for trace in traces if trace.why and f"{cache}/{name}" in trace.why)
-        assert (trace.kind, trace.path, cause in trace.why) == ("rows", str(cache), True)
+    (trace,) = (trace for trace in traces if trace.kind == "rows")
+    assert (trace.path, "delete it" in trace.why) == (str(cache), True)
+    assert not [name for name in ("/linked", "/old") if name in trace.why]  # which may hash the images

@@ -55,6 +55,13 @@ def test_host_and_device_sum_to_same_bits():
     assert trees.fingerprint(hosted[0]) == before
 
 
+def test_transposed_leaves_are_summed():
+    first, second = np.arange(12.0, dtype="f").reshape(3, 4).T, np.ones((4, 3), "f")
+    for terms in ([first, second], [second, first]):
+        total = weighted_sum((1.0, {"w": leaf}) for leaf in terms)
+        assert (total["w"] == first + second).all()
+
+
 def test_stream_needs_memory_of_a_few():
     big = 1 << 20
 

@@ -16,6 +16,7 @@ from tangent_jax.pretrained.architectures import (
     ARGUMENTS,
     alike,
     check_arguments,
+    check_stray,
     check_supported,
     find,
     key_of,
@@ -58,6 +59,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     named = config.get("architecture", timm_name(file))
     said: str | None = convert(str | None, named, f"architecture of {where}")
     name = said if is_ours else file.architecture or said
+    check_stray(config, where, () if name is None else ("global_pool",))
     if not (name == said or said is None):
         raise InputError(f"architecture must be {said}, as config.json says; got {name}")
     args: dict[str, Any] = convert(dict[str, Any] | None, config.get("model_args"), f"model_args of {where}") or {}
