@@ -4,6 +4,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from docutils import nodes
@@ -98,7 +99,7 @@ def entry(name: str, value: Any) -> str:
     if callable(value):
         return f".. autofunction:: {name}\n"
     module, _, short = name.rpartition(".")
-    return f".. py:data:: {short}\n   :module: {module}\n\n   {escaped(docstring(name, value))}\n"
+    return f".. py:data:: {short}\n   :module: {module}\n\n{indent(escaped(docstring(name, value)), '   ')}\n"
 
 
 def page(package: str, values: dict[str, Any]) -> str:

@@ -183,7 +183,7 @@ def canary_scores(
         claimed: The mechanism that the attacker assumes (None: the same).
 
     Returns:
-        (absent, present), "trials" each: N(0, 1) and N(mu, 1) for a correct mechanism; mu is at most sqrt(steps) /
+        (absent, present), "trials" each, of N(0, 1) and N(mu, 1) for a correct mechanism; mu is at most sqrt(steps) /
         sigma, with equality if the canary is always clipped.
 
     >>> linear, dw = lambda dw, x: x @ dw["w"], {"w": np.zeros((2, 2), np.float32)}

@@ -124,7 +124,7 @@ class Model(Protocol):
             x: The input of stage `start`, "b ...".
 
         Returns:
-            The input of stage `stop`, "b ..."; None: the outputs, "b c".
+            The input of stage `stop`, "b ..."; the outputs, "b c", for None.
         """
         ...
 

@@ -54,7 +54,7 @@ def class_attention(
         turns: The keys' rotations, or None.
 
     Returns:
-        (o, do), "b h e": equal to `attention` on the full keys and values.
+        (o, do), "b h e", equal to `attention` on the full keys and values.
 
     Guarantees:
         do is linear in (dx, dq, all parameter tangents) together.

@@ -217,7 +217,7 @@ def erase_cached(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
         cache: As `remove`.
 
     Returns:
-        The Traces: what was deleted, and what was not reached.
+        The Traces of what was deleted, and of what was not reached.
 
     Raises:
         InputError: A plan of another store, or of other components than it holds now: nothing is erased then.

@@ -233,8 +233,8 @@ class Store(Disk, Components):
         So neither a kill nor a removal in between can hide an export from a later receipt.
 
         Returns:
-            For the provenance of `tj.export`: `of`, that of each component; `journal`, the number of the journal's
-            lines, by which the holder of the store can tell which state was exported.
+            A dict for the provenance of `tj.export`, with `of`, that of each component, and `journal`, the number of
+            the journal's lines, by which the holder of the store can tell which state was exported.
         """
         with self.using(change=True):
             place = str(expand_path(path).absolute())
