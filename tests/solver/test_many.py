@@ -101,6 +101,18 @@ def test_passes_end_problem_with_certificate(case):
     assert ended.steps < 999
 
 
+def test_met_certificate_is_kept_in_a_group(case):
+    predict, _, data, start, _ = case
+    rows = [WEIGHTS[3], WEIGHTS[1]]  # the first is met at its start, the second is not
+    for at_once in (1, 2):
+        met, moved = solve_many(
+            predict, data, RSL, example_weights=rows, start=start, certificate=1e-2, at_once=at_once
+        )
+        assert (met.steps, met.info.converged, moved.info.converged) == (1, True, True)
+        assert moved.steps > 1
+        np.testing.assert_array_equal(flat(met.dw), flat(start.dw))
+
+
 def test_a_problem_that_overflows_spoils_no_other(case):
     predict, _, data, start, optima = case
     weights = [np.full(6, 1e308), WEIGHTS[0]]

@@ -178,8 +178,10 @@ def test_joined_model_ignores_history(store, tmp_path, birds):
         here = outputs(joined.predict, joined.components[name].dw, features.inputs)[:, columns]
         np.testing.assert_allclose(here, outputs(alone, store[name].dw, features.inputs), rtol=1e-4, atol=1e-5)
     other = Store(tmp_path / "other")
-    for name in ("c", "a"):
-        other.add(name, store[name].dw, store.provenance(name), store.factors(name))
+    other.add("c", store["c"].dw, store.provenance("c"), store.factors("c"))
+    early = join(other)
+    other.add("a", store["a"].dw, store.provenance("a"), store.factors("a"))
+    assert [*early.components] == ["c"]  # which were checked
     remove(store, plan_removal(store, names=["b"]))
     for how in ("mean", "inputs", "curvature"):
         both = [merge(j.components, how, 1e-4) for j in (join(store), join(other))]

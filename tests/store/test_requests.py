@@ -154,9 +154,11 @@ def test_a_table_of_windows_paths_names_owners():
 def test_component_keeps_owner_forms(tmp_path):
     """A table names an image with a hidden letter, or in NFD, and the examples do not."""
     names = (JOINED, ACCENTED)
-    made = origin(0, owners={JOINED: "ann", form("NFD", ACCENTED): "bob"})
+    public = (("2" * 64, "public.jpg"),)
+    made = origin(0, owners={JOINED: "ann", form("NFD", ACCENTED): "bob"}, public=public)
     examples = tuple(zip(("0" * 64, "1" * 64), names, strict=True))
     kept = made.trained_on(Features(np.zeros((2, 3)), np.array([0, 1]), examples), 1.0)
+    assert kept.data.public == public
     assert sorted(kept.data.owners.values()) == ["ann", "bob"]
     assert {*kept.data.owners} == {name for _, name in kept.data.examples}
     store = Store(tmp_path / "store")
