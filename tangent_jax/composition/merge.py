@@ -15,6 +15,7 @@ All take components in the order of their names, so a removal merges the others 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,9 +23,10 @@ import numpy as np
 from jaxtyping import Float
 
 from tangent_jax.composition.component import Component, Given, by_name, tree_of
-from tangent_jax.composition.compose import checked_origins, compose
+from tangent_jax.composition.compose import checked_origins, sum_components
 from tangent_jax.composition.factors import body_factors
 from tangent_jax.composition.kinds import are_statistics, have_own_heads
+from tangent_jax.composition.origin import Origin
 from tangent_jax.composition.sums import check_finite
 from tangent_jax.composition.ties import ties
 from tangent_jax.core import trees
@@ -66,16 +68,21 @@ def merge(components: Given, how: str, penalty: float = 1e-3) -> Tree:
     return MERGES[how].function(by_name(components), penalty)
 
 
-def only_bodies(named: Mapping[Any, Component]) -> bool:
-    """True if heads differ, so that bodies alone are merged. Reads no numbers.
+def tangent_origins(named: Mapping[Any, Component]) -> dict[Any, Origin]:
+    """The provenance of each component that is merged, or none (`checked_origins`).
 
     Raises:
         InputError: Statistics, which are summed.
     """
-    origins = checked_origins(named).values()
-    if are_statistics(origins):
+    origins = checked_origins(named)
+    if are_statistics(origins.values()):
         raise InputError("components must be tangent weights; got statistics, whose sum is exact: take tj.statistics")
-    return have_own_heads(origins)
+    return origins
+
+
+def only_bodies(named: Mapping[Any, Component]) -> bool:
+    """True if heads differ, so that bodies alone are merged. Reads no numbers."""
+    return have_own_heads(tangent_origins(named).values())
 
 
 def tangent_weights(named: Mapping[Any, Component]) -> Iterator[tuple[Any, Tree]]:
@@ -268,8 +275,7 @@ class Merge(NamedTuple):
 
 def mean(named: Mapping[Any, Component], penalty: float) -> Tree:
     """The mean of tangent weights."""
-    only_bodies(named)  # refuses statistics
-    return compose(named)
+    return sum_components(named, partial(tree_of, named), tangent_origins(named))
 
 
 def weigh(how: str, help: str) -> Merge:

@@ -120,10 +120,7 @@ class RowStore:
         """
         self.find_places()
         if (self.places < 0).any():
-            raise InputError(
-                f"the images of {self.folder} must stay while their features are computed; some were removed. Run it "
-                "again without them"
-            )
+            raise of_removed(self.folder, "computed")
 
     def find_places(self) -> None:
         """Finds the place of each image in the folder; -1 for one that has none."""
@@ -174,10 +171,7 @@ class RowStore:
         at = [*written]
         with hold_lock(self.folder / "lock", quiet=True):
             if self.lines["identifier"][self.places[at]].tolist() != [self.wanted[image] for image in at]:
-                raise InputError(
-                    f"the images of {self.folder} must stay while their features are computed; some were removed. Run "
-                    "it again without them"
-                )
+                raise of_removed(self.folder, "computed")
             lines, rows = {}, {}
             for image, value in written.items():
                 place, row = int(self.places[image]), value.reshape(-1).view(np.uint8).data
@@ -210,11 +204,16 @@ class OpenRows:
         values = values.copy() if np.may_share_memory(values, self.base) else values
         rows = index[0] if isinstance(index, tuple) else index
         if np.any(self.checksums[rows] == MISSING):
-            raise InputError(
-                f"the images of {self.folder} must stay while their features are in use; some were removed. Run it "
-                "again without them"
-            )
+            raise of_removed(self.folder, "in use")
         return values
+
+
+def of_removed(folder: Path, what: str) -> InputError:
+    """The error where images were removed while their features were computed, or in use."""
+    return InputError(
+        f"the images of {folder} must stay while their features are {what}; some were removed. Run it again without "
+        "them"
+    )
 
 
 # Files
