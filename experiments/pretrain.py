@@ -19,7 +19,7 @@ from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.settings import Results, choice
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.progress import shown
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Config(Results):
     network: str = choice("vit", "resnet")
     out: str = "out/pretrain"
     scheme: str = choice("classes", "mae", "contrastive")
-    seed: int = FLAT["seed"]
+    seed: int = Recipe.seed
 
 
 def main(config: Config) -> None:

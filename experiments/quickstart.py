@@ -13,18 +13,18 @@ from tangent_jax.commands.shared import codes, command, setup
 from tangent_jax.commands.shared.settings import Model, Reading, Results
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Model, Reading, Results):
     """The flags."""
 
-    dataset: str = FLAT["dataset"]
-    epochs: int = FLAT["epochs"]
+    dataset: str = Recipe.dataset
+    epochs: int = Recipe.epochs
     lr: float = 3e-3
     out: str = "out/quickstart"
-    seed: int = FLAT["seed"]
+    seed: int = Recipe.seed
     shards: int = 5
 
 

@@ -17,16 +17,16 @@ from tangent_jax.commands.shared.settings import Optimum, Single
 from tangent_jax.commands.shared.shards import make_method
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import shown
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Single, Optimum):
     """The flags."""
 
-    batch_size: int = FLAT["batch_size"]
-    epochs: int = FLAT["epochs"]
-    loss: str = FLAT["loss"]
+    batch_size: int = Recipe.batch_size
+    epochs: int = Recipe.epochs
+    loss: str = Recipe.loss
     lr: float = 3e-3
     models: int = 5
     other: str | None = None

@@ -135,7 +135,7 @@ class Demo:
 
     def bird_store(self):
         """A new `tj.Store` of two heads on the embedded network, of the classes gull and owl, and owl and wren."""
-        store, recipe = tj.Store(self.folder() / "store"), tj.store.recipe_of(head="named", kind="head")
+        store, recipe = tj.Store(self.folder() / "store"), tj.Recipe(head="named", kind="head")
         for name, classes in (("ann", ("gull", "owl")), ("bob", ("owl", "wren"))):
             predict = recipe.predictor(classes)
             dw = jax.tree.map(lambda leaf: np.full(leaf.shape, len(store) + 1, np.float32), predict.zeros())

@@ -15,7 +15,7 @@ from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.load import load, save
 from tangent_jax.store.apart import Shards, fill
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
 
 RNG = np.random.default_rng(0)
@@ -65,10 +65,10 @@ def solved_heads(root, photos, shards):
     model = VisionTransformer(ViTConfig(24, 2, 2, 48, patch_size=4, image_size=16, classes=2))
     save(root / "tiny.safetensors", Pretrained(model, initial_weights(model, jax.random.key(0)), "tiny"))
     settings = {"kind": "head", "solver": "optimum", "penalty": 0.1, "output": "tangent"}
-    recipe = recipe_of(weights=str(root / "tiny.safetensors"), dataset=f"folder:{photos}", **settings)
+    recipe = Recipe(weights=str(root / "tiny.safetensors"), dataset=f"folder:{photos}", **settings)
     dataset = open_dataset(recipe.dataset)
     cache = Cache(root / "cache")
-    predict = recipe.predictor(dataset.classes, load(recipe.anchor.weights))
+    predict = recipe.predictor(dataset.classes, load(recipe.weights))
     features = extract(predict, dataset.train, cache)
     fill(Store(root / "store"), Shards(predict, features, recipe, shards, dataset.classes))
     return recipe, cache

@@ -1,6 +1,7 @@
 """`tangent-jax`: its list of commands, and how a command starts; what each does is tested in tests/experiments."""
 
 import ast
+import dataclasses
 import json
 import re
 import signal
@@ -30,7 +31,7 @@ from tangent_jax.commands.shared.settings import FIELD_OF
 from tangent_jax.data.folders import question_of
 from tangent_jax.data.layouts import Asked
 from tangent_jax.data.sources import Dataset, Examples
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 def call(*words, code=""):
@@ -285,5 +286,6 @@ def test_flags_are_of_the_table_with_help():
 def test_flag_sets_a_stated_recipe_field():
     """`delta` of a budget must not fill a field `delta` of another meaning."""
     assert {*FIELD_OF} <= {*TABLE}
-    assert {*FIELD_OF.values()} <= {*FLAT}
-    assert {*FLAT} & {*TABLE} <= {*FIELD_OF}, "rename the setting, or state in FIELD_OF that the flag sets it"
+    fields = {field.name for field in dataclasses.fields(Recipe)}
+    assert {*FIELD_OF.values()} <= fields
+    assert fields & {*TABLE} <= {*FIELD_OF}, "rename the setting, or state in FIELD_OF that the flag sets it"

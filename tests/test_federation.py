@@ -37,7 +37,7 @@ COUNT, PARTS = 3, 60  # contributors, and the shards of which each has one
 CLASSES = tj.open_dataset("digits").classes
 LDA = tj.store.StatisticsRecipe(features=FeatureSettings(("h",)))
 SETTINGS = {"kind": "head", "solver": "optimum", "penalty": 0.1, "passes": 3}
-HEAD = tj.store.recipe_of(**SETTINGS)
+HEAD = tj.Recipe(**SETTINGS)
 NAMES = [f"contributor {i}" for i in range(COUNT)]
 
 
@@ -292,7 +292,7 @@ def made_by_hand(predict, recipe, number, *listed):
 @pytest.mark.parametrize("kind", ["head", "blocks"])
 def test_other_weights_are_asked_for_again(tmp_path, kind):
     """One folder, two runs: the second one is of weights that moved, where only a head is trained its head alone."""
-    recipe = tj.store.recipe_of(**SETTINGS | {"kind": kind})
+    recipe = tj.Recipe(**SETTINGS | {"kind": kind})
     predict = recipe.predictor(CLASSES)
     moved = dataclasses.replace(predict, w=trees.add(predict.w, jax.tree.map(jnp.ones_like, predict.zeros())))
     sent = [made_by_hand(predict, recipe, i) for i in range(COUNT)]
@@ -464,7 +464,7 @@ def test_settings_that_cannot_be_are_refused():
             Settings("/tmp", privacy=privacy)
     with pytest.raises(InputError, match="known settings; got \\['outt'\\]"):
         Settings.of({"out": "/tmp", "outt": 1})
-    request = Request(dataclasses.replace(LDA, anchor=tj.store.Anchor(image_size=16)), CLASSES, True, forget=("a",))
+    request = Request(dataclasses.replace(LDA, image_size=16), CLASSES, True, forget=("a",))
     assert Request.from_json(request.to_json()) == request
 
 

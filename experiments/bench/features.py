@@ -30,7 +30,7 @@ from tangent_jax.data import Dataset
 from tangent_jax.io.progress import check_stop
 from tangent_jax.models import FeatureMap, feature_map
 from tangent_jax.solver import choose_by_folds, rows_by_depth
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Config(Model, Reading, Results):
     out: str = "out/bench_features"
     repeats: int = 5
     seconds: float = 120.0
-    seed: int = FLAT["seed"]
+    seed: int = Recipe.seed
     width: tuple[str, ...] = ("4096",)
 
 

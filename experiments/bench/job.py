@@ -32,14 +32,14 @@ from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.settings import Results
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.placement import cores
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Results):
     """The flags."""
 
-    dtype: str = FLAT["dtype"]
+    dtype: str = Recipe.dtype
     epochs: int = 30
     images: int = 600
     out: str = "out/bench_job"

@@ -32,11 +32,10 @@ from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.commands.shared.settings import Model, Reading, Training
-from tangent_jax.core.checks import instance
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class Config(Model, Reading, Training, search.Tabled):
     at_once: int = 10
     blocks: tuple[str, ...] = ("1",)
     dataset: tuple[str, ...] = ("digits",)
-    dtype: str = FLAT["dtype"]
+    dtype: str = Recipe.dtype
     local_epochs: tuple[str, ...] = ("5", "20")
     lr: tuple[str, ...] = ("3e-4", "1e-3", "3e-3")
     method: tuple[str, ...] = ("nlft", "fedavg")
@@ -100,29 +99,29 @@ def every_rival(config: Config) -> list[Rival]:
     ]
 
 
-def settings_of(config: Config, rival: Rival, spec: str) -> list[dict[str, Any]]:
-    """The flat settings of the recipes to search for a rival on a data set."""
+def recipes_of(config: Config, rival: Rival, spec: str) -> list[tj.Recipe]:
+    """The recipes to search for a rival on a data set."""
     epochs = config.numbers("local_epochs", int) if rival.method == "fedavg" else [config.epochs]
     fixed = {"method": "nlft", "dataset": spec, "blocks": rival.blocks}
     grid = itertools.product(config.numbers("lr", float), epochs)
-    return [setup.settings(config, **fixed, learning_rate=rate, epochs=count) for rate, count in grid]
+    return [setup.recipe(config, **fixed, learning_rate=rate, epochs=count) for rate, count in grid]
 
 
 def measured(config: Config, dataset: Dataset, spec: str, rival: Rival, runs: Runs) -> dict[str, Any]:
     """One cell of the table: the setting with the highest accuracy on held-out images, on test, for each seed."""
-    searched = settings_of(config, rival, spec)
+    searched = recipes_of(config, rival, spec)
     fields = FIELDS[rival.method]
     few = {"epochs": config.search_epochs} if rival.method == "nlft" else {}
     several = len(searched) > 1
     held = (
-        [run(config, dataset, rival, tj.store.recipe_of(**own | few), runs) for own in searched] if several else [0.0]
+        [run(config, dataset, rival, dataclasses.replace(own, **few), runs) for own in searched] if several else [0.0]
     )
     best = searched[int(np.argmax(held))]
-    seeds = [tj.store.recipe_of(**best | {"seed": seed}) for seed in config.numbers("seed", int)]
+    seeds = [dataclasses.replace(best, seed=seed) for seed in config.numbers("seed", int)]
     accuracies = [run(config, dataset, rival, recipe, runs, on_test=True) for recipe in seeds]
     cell = search.cell_of(accuracies)
-    cell |= {"chosen": {field: best[field] for field in fields}, "searched": len(searched)}
-    cell |= {"tried": {field: sorted({own[field] for own in searched}) for field in fields}}
+    cell |= {"chosen": {field: getattr(best, field) for field in fields}, "searched": len(searched)}
+    cell |= {"tried": {field: sorted({getattr(own, field) for own in searched}) for field in fields}}
     return {**cell, "held_out": max(held) if several else None}
 
 
@@ -130,9 +129,8 @@ def run(config: Config, dataset: Dataset, rival: Rival, recipe: tj.Recipe, runs:
     """The accuracy of one rival, on test or on held-out images, read or trained now."""
     few = config.search_images if rival.method == "nlft" and not on_test else None
     rounds = config.rounds if rival.method == "fedavg" else 1
-    key = identity(setup.run_key(config, recipe.dataset, recipe.anchor), recipe, rival, rounds, on_test, few)
-    adam = instance("trainer", recipe.trainer, tj.store.Adam)
-    title = f"{dataset.name} {rival.name}, lr {adam.learning_rate:g}, {adam.epochs} epochs"
+    key = identity(setup.run_key(config, recipe.dataset, recipe), recipe, rival, rounds, on_test, few)
+    title = f"{dataset.name} {rival.name}, lr {recipe.learning_rate:g}, {recipe.epochs} epochs"
     title += f", seed {recipe.seed}" if on_test else ", held out"
     if key not in runs.done:
         predict = setup.predictor(recipe, dataset.classes)

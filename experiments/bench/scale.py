@@ -257,9 +257,7 @@ def trace_costs() -> dict[str, Any]:
     images = jax.ShapeDtypeStruct((batch, *model.input_shape(0)), jnp.uint8)
     options = {"model": model, "stop": predict.subset.stage, "dtype": predict.dtype}
     lowered = {"trunk_flops": run_trunk.lower(w, images, **options)}
-    lowered["step_flops"] = plan.fit_phase(
-        tj.make_objective(), tj.store.Adam(), predict, data, placement.mesh()
-    ).programs["step"]
+    lowered["step_flops"] = plan.fit_phase(tj.Recipe(), predict, data, placement.mesh()).programs["step"]
     costs: dict[str, Any] = {name: program.cost_analysis() for name, program in lowered.items()}
     return {name: entry["flops"] / batch for name, entry in costs.items()} | {"shape": shape}
 

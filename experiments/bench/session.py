@@ -38,18 +38,18 @@ from tangent_jax.io.progress import check_stop
 from tangent_jax.models import FeatureSettings, score_rows
 from tangent_jax.solver import choose_by_folds, rows_of
 from tangent_jax.solver.statistics import sums_of
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Model, Reading, Training, search.Tabled):
     """The flags."""
 
-    blocks: int = FLAT["blocks"]
+    blocks: int = Recipe.blocks
     dataset: tuple[str, ...] = ("digits",)
     directions: int = 1
     feature_blocks: int | None = None
-    lr: float = FLAT["learning_rate"]
+    lr: float = Recipe.learning_rate
     out: str = "out/bench_session"
     seed: tuple[str, ...] = ("0",)
     shares: tuple[str, ...] = ("0", "0.1", "0.3")
@@ -115,7 +115,7 @@ def measured(
     found = dict[float, dict[str, Scores]]()
     of_psi = (config.feature_blocks, config.directions, config.width)
     for share, rows in sessions.items():
-        key = identity(setup.run_key(config, spec, recipe.anchor), recipe, share, shares, *of_psi)
+        key = identity(setup.run_key(config, spec, recipe), recipe, share, shares, *of_psi)
         names = [*ADDITIVE, "network"] if len(rows) else [*ADDITIVE]
         if any(f"{key} {name} held out" not in runs.done for name in names):
             scored = at_anchor(config, predict, recipe, dataset, train, test, rows, folds)
@@ -146,7 +146,7 @@ def at_anchor(
             dw = recipe.fit(predict, train, rows).dw
         held = train.take(np.flatnonzero(folds >= 0))
         scores["network"] = Scores(tj.evaluate(predict, dw, test), tj.evaluate(predict, dw, held))
-    anchor = tj.Pretrained(predict.model, moved(predict, dw).w, recipe.anchor.weights)
+    anchor = tj.Pretrained(predict.model, moved(predict, dw).w, recipe.weights)
     of_all, last = ADDITIVE["exact"][0], (config.feature_blocks, config.directions, config.width)
     parts = parts_of(config, anchor, dataset, FeatureSettings(of_all, *last, recipe.seed))
     parts |= parts_of(config, anchor, dataset, FeatureSettings(("relu",), config.blocks, 1, RANPAC, recipe.seed))

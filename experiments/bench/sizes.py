@@ -29,7 +29,7 @@ from tangent_jax.data import Dataset
 from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
 from tangent_jax.solver import choose_by_folds, rows_of
 from tangent_jax.solver.statistics import sums_of
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Config(Model, Reading, Results):
     only: tuple[str, ...] = ("h+ntk+place",)
     out: str = "out/bench_sizes"
     ranks: tuple[str, ...] = ("256", "64")
-    seed: int = FLAT["seed"]
+    seed: int = Recipe.seed
     shards: int = 2
     width: tuple[str, ...] = ("4096", "2025", "1024")
 

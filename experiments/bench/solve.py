@@ -23,16 +23,16 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.data import Examples
 from tangent_jax.models import feature_map
 from tangent_jax.solver import Settings, make_statistics
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Model, Reading, Compute, Training, Results):
     """The flags."""
 
-    blocks: int = FLAT["blocks"]
-    certificate: float = FLAT["certificate"]
-    dataset: str = FLAT["dataset"]
+    blocks: int = Recipe.blocks
+    certificate: float = Recipe.certificate
+    dataset: str = Recipe.dataset
     directions: int = 1
     feature_blocks: int | str | None = None
     images: int | None = None
@@ -40,7 +40,7 @@ class Config(Model, Reading, Compute, Training, Results):
     output: str = "tangent"
     passes: int = 12
     penalty: float = 0.001
-    seed: int = FLAT["seed"]
+    seed: int = Recipe.seed
     width: int = 4096
 
 

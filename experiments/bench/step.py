@@ -20,7 +20,7 @@ from experiments.shared.table import TABLE
 from experiments.shared.timing import Operation
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.settings import Results
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Config(Results):
 
     batch_size: tuple[str, ...] = ("1", "8", "32")
     blocks: tuple[str, ...] = ("1", "7")
-    dtype: str = FLAT["dtype"]
+    dtype: str = Recipe.dtype
     out: str = "out/bench"
     repeats: int = 7
     seconds: float = 120.0

@@ -21,16 +21,16 @@ from experiments.shared.timing import Operation, compiled, compiled_step, rounds
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.settings import Model, Results
 from tangent_jax.core.notation import Tree
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Model, Results):
     """The flags."""
 
-    blocks: int = FLAT["blocks"]
-    dtype: str = FLAT["dtype"]
-    linearization: str = FLAT["linearization"]
+    blocks: int = Recipe.blocks
+    dtype: str = Recipe.dtype
+    linearization: str = Recipe.linearization
     out: str = "out/times"
     repeats: int = 60
     seconds: float = 60.0

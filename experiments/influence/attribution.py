@@ -32,7 +32,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import progress_bar, shown
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class Config(Model, Reading, Compute, Results):
     """The flags."""
 
     at_once: int = 10
-    batch_size: int = FLAT["batch_size"]
+    batch_size: int = Recipe.batch_size
     blocks: int = 1
-    dataset: str = FLAT["dataset"]
-    epochs: int = FLAT["epochs"]
-    loss: str = FLAT["loss"]
+    dataset: str = Recipe.dataset
+    epochs: int = Recipe.epochs
+    loss: str = Recipe.loss
     lr: float = 3e-3
     lr_nlft: float = 3e-3
     models: int = 50
@@ -53,7 +53,7 @@ class Config(Model, Reading, Compute, Results):
     output: str = "tangent"
     penalty: tuple[str, ...] = ("1e-2", "0.1", "1")
     resolved: int = 20
-    seed: int = FLAT["seed"]
+    seed: int = Recipe.seed
 
 
 PASSES = 400  # rounding ends most solves earlier

@@ -30,20 +30,20 @@ from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core.checks import InputError
 from tangent_jax.data import Examples
 from tangent_jax.io.progress import progress_bar, shown
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Sharded):
     """The flags."""
 
-    batch_size: int = FLAT["batch_size"]
+    batch_size: int = Recipe.batch_size
     by: str = choice("component", "kernel", "solver", "both")
     certificate: float = 0.01
-    epochs: int = FLAT["epochs"]
+    epochs: int = Recipe.epochs
     flip: float = 0.0
     images: int | None = None
-    loss: str = FLAT["loss"]
+    loss: str = Recipe.loss
     lr: float = 3e-3
     out: str = "out/influence"
     penalty: tuple[str, ...] = ("1e-3", "1e-2", "0.1", "1")

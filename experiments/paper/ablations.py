@@ -20,14 +20,14 @@ from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.commands.shared.settings import Compute, Model, Training
 from tangent_jax.core.checks import InputError
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Model, search.Searched, Compute, Training):
     """The flags."""
 
-    blocks: int = FLAT["blocks"]
+    blocks: int = Recipe.blocks
     dataset: tuple[str, ...] = ("digits",)
     only: tuple[str, ...] = ("loss", "pt", "cls", "radius")
     out: str = "out/ablations"
@@ -42,7 +42,7 @@ TITLES = {
 }
 
 
-def columns(config: Config, which: str) -> dict[str, list[dict[str, Any]]]:
+def columns(config: Config, which: str) -> dict[str, list[Recipe]]:
     """The flat settings of the recipes to search, for each compared column."""
     variants: dict[str, dict[str, Any]] = {
         "loss": {"RSL": {"loss": "rsl"}, "CE": {"loss": "ce"}, "MSE": {"loss": "mse"}},
@@ -58,7 +58,7 @@ def columns(config: Config, which: str) -> dict[str, list[dict[str, Any]]]:
         }
     rates = config.numbers("lr", float)
     return {
-        name: [setup.settings(config, **{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
+        name: [setup.recipe(config, **{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
         for name, changes in variants[which].items()
     }
 

@@ -8,7 +8,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
@@ -17,19 +16,19 @@ from tangent_jax.commands.shared.settings import Training
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data import ImageSize
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(search.Searched, Training):
     """The flags."""
 
-    architecture: str | None = FLAT["architecture"]
-    blocks: int = FLAT["blocks"]
+    architecture: str | None = Recipe.architecture
+    blocks: int = Recipe.blocks
     dataset: tuple[str, ...] = ("digits",)
-    dtype: str = FLAT["dtype"]
-    image_size: ImageSize | None = FLAT["image_size"]
-    linearization: str = FLAT["linearization"]
+    dtype: str = Recipe.dtype
+    image_size: ImageSize | None = Recipe.image_size
+    linearization: str = Recipe.linearization
     out: str = "out/anchors"
     shards: tuple[str, ...] = ("10",)
     weights: tuple[str, ...] = ("builtin", "builtin-resnet")
@@ -53,14 +52,14 @@ def main(config: Config) -> None:
         for name, weights in anchors.items():
             # f_w(x) of a random head would count once in any sum: so a sum's outputs are the tangent alone
             rates = config.numbers("lr", float)
-            alone = [setup.settings(config, weights=weights, learning_rate=rate) for rate in rates]
-            added = [setup.settings(config, weights=weights, learning_rate=rate, output="tangent") for rate in rates]
+            alone = [setup.recipe(config, weights=weights, learning_rate=rate) for rate in rates]
+            added = [setup.recipe(config, weights=weights, learning_rate=rate, output="tangent") for rate in rates]
             row: dict[str, Any] = {}
             for count in counts:
                 title, recipes = ("alone", alone) if count == 1 else (f"{count} shards", added)
                 row[title] = search.measure(config, spec, dataset, f"{name} {title}", recipes, runs, count)
                 table.setdefault(f"{dataset.name}, {title}", {})[name] = row[title]
-            predict = setup.predictor(tj.store.recipe_of(**alone[0]), len(dataset.classes))
+            predict = setup.predictor(alone[0], len(dataset.classes))
             row["parameters"] = sum(leaf.size for leaf in trees.leaves(predict.w).values())
             row["trained"] = predict.subset.size
             result.setdefault(dataset.name, {})[name] = row

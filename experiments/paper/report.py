@@ -41,19 +41,19 @@ from tangent_jax.core.placement import cores
 from tangent_jax.data import ImageSize
 from tangent_jax.io.files import expand_path, fingerprint, write_whole
 from tangent_jax.io.progress import check_stop
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Results):
     """The flags."""
 
-    architecture: str | None = FLAT["architecture"]
+    architecture: str | None = Recipe.architecture
     blocks: tuple[str, ...] = ("1",)
     cache_dir: str = "~/.cache/tangent_jax"
     dataset: tuple[str, ...] = ("digits",)
     finished: tuple[str, ...] = ()
-    image_size: ImageSize | None = FLAT["image_size"]
+    image_size: ImageSize | None = Recipe.image_size
     only: tuple[str, ...] = ()
     other: str | None = None
     out: str = "out/paper"

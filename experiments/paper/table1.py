@@ -17,22 +17,22 @@ from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.commands.shared.settings import Compute, Model
 from tangent_jax.core.checks import InputError
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Model, search.Searched, Compute):
     """The flags."""
 
-    batch_size: int = FLAT["batch_size"]
+    batch_size: int = Recipe.batch_size
     blocks: tuple[str, ...] = ("1", "7")
-    certificate: float = FLAT["certificate"]
+    certificate: float = Recipe.certificate
     dataset: tuple[str, ...] = ("digits",)
-    epochs: int = FLAT["epochs"]
-    loss: str = FLAT["loss"]
+    epochs: int = Recipe.epochs
+    loss: str = Recipe.loss
     method: tuple[str, ...] = ("fc", "nlft", "taft")
     out: str = "out/table1"
-    passes: int = FLAT["passes"]
+    passes: int = Recipe.passes
     penalty: tuple[str, ...] = ("1e-3", "1e-2", "0.1")
     search_anchor: bool = True
     solver: tuple[str, ...] = ("adam",)
@@ -41,7 +41,7 @@ class Config(Model, search.Searched, Compute):
 NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
 
-def candidates(config: Config, method: str, blocks: int, solver: str = "adam") -> list[dict[str, Any]]:
+def candidates(config: Config, method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe]:
     """The flat settings of each recipe of a column of the table: learning rates, or penalties of the optimum."""
     tokens = (False, True) if search.has_class_token(config) else (False,)
     searched = config.search_anchor and method != "fc"
@@ -49,7 +49,7 @@ def candidates(config: Config, method: str, blocks: int, solver: str = "adam") -
     name, values = ("learning_rate", "lr") if solver == "adam" else ("penalty", "penalty")
     fixed = {"method": method, "blocks": blocks, "solver": solver}
     return [
-        setup.settings(config, **fixed, reset=reset, new_class_token=token, **{name: value})
+        setup.recipe(config, **fixed, reset=reset, new_class_token=token, **{name: value})
         for reset, token in anchors
         for value in config.numbers(values, float)
     ]

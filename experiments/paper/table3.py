@@ -77,11 +77,8 @@ class Cell:
         self.runs = runs
         self.title = f"{dataset.name} {subset} {method}"
         self.whitening = method if method in ("norm", "public") else None
-        self.settings = setup.settings(
-            self.config, dataset=spec, method="taft" if self.whitening else method, kind=subset
-        )
-        self.recipe = tj.store.recipe_of(**self.settings)
-        key = [setup.run_key(self.config, spec, self.recipe.anchor), self.recipe, self.config.delta]
+        self.recipe = setup.recipe(self.config, dataset=spec, method="taft" if self.whitening else method, kind=subset)
+        key = [setup.run_key(self.config, spec, self.recipe), self.recipe, self.config.delta]
         if self.whitening:
             public = setup.public_images(config.public, dataset.train).identifiers() if config.public else []
             key += [self.whitening, public if method == "public" else []]
@@ -100,7 +97,7 @@ class Cell:
     def train(self, together: list[Run], on_test: bool) -> list[float]:
         """Trains the runs in one program and returns their accuracies."""
         anchors = sorted({(run.seed, run.reset) for run in together})
-        recipes = {a: tj.store.recipe_of(**self.settings | {"seed": a[0], "reset": a[1]}) for a in anchors}
+        recipes = {a: dataclasses.replace(self.recipe, seed=a[0], reset=a[1]) for a in anchors}
         predicts = {a: setup.predictor(r, len(self.dataset.classes)) for a, r in recipes.items()}
         first = predicts[anchors[0]]
         train, measured = setup.train_and_measured(self.config, first, self.dataset, on_test)
@@ -129,7 +126,7 @@ class Cell:
 
         best = {e: max(runs[:FINALISTS], key=score) for e, runs in ranked.items()}
         scores = {e: score(run) for e, run in best.items()}
-        if self.settings["kind"] != "head":  # PT=F re-initialises the head alone, which is new in any case
+        if self.recipe.kind != "head":  # PT=F re-initialises the head alone, which is new in any case
             held |= self.measure([run._replace(reset=True) for run in best.values()], on_test=False)
             best = {e: max((run, run._replace(reset=True)), key=held.__getitem__) for e, run in best.items()}
         final = [run._replace(seed=s) for run in best.values() for s in self.config.numbers("seed", int)]

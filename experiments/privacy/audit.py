@@ -27,7 +27,7 @@ from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import codes, command, setup
 from tangent_jax.commands.shared.settings import Compute, Model, Reading, Results, choice
 from tangent_jax.core.checks import InputError
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Config(Model, Reading, Compute, Results):
     canaries: int | None = None
     clip_norm: float = 1.0
     confidence: float = 0.95
-    dataset: str = FLAT["dataset"]
+    dataset: str = Recipe.dataset
     delta: float = 1e-5
     epsilon: float = 3.0
     images: int = 8
@@ -48,7 +48,7 @@ class Config(Model, Reading, Compute, Results):
     output: str = "tangent"
     penalty: float = 0.0
     repeats: int = 1000
-    seed: int = FLAT["seed"]
+    seed: int = Recipe.seed
     steps: int = 5
     subset: str = choice("blocks", "bitfit", "layernorm", "head")
 

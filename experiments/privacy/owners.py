@@ -31,7 +31,7 @@ from tangent_jax.commands.shared.settings import choice
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Config(PrivateTable):
     blocks: int = 0
     clip_norm: tuple[str, ...] = ("1", "30", "300")
     concentration: float = 1.0
-    dataset: str = FLAT["dataset"]
+    dataset: str = Recipe.dataset
     out: str = "out/owners"
     shards: tuple[str, ...] = ("30", "300")
     steps: tuple[str, ...] = ("5", "20", "50")

@@ -27,7 +27,7 @@ from tangent_jax.commands.shared.settings import Single, Training
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Config(Single, Training):
     """The flags."""
 
     at_once: int = 10
-    certificate: float = FLAT["certificate"]
+    certificate: float = Recipe.certificate
     lr: float = 3e-3
     out: str = "out/remove"
     passes: int = 200

@@ -28,7 +28,7 @@ from tangent_jax.commands.shared.settings import Compute, Model, Results
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.io.progress import progress_bar
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Config(Pooled, Model, Compute, Results):
     """The flags."""
 
     attacked: int = 24
-    blocks: int = FLAT["blocks"]
+    blocks: int = Recipe.blocks
     certificate: float = 0.1
     certificates: tuple[str, ...] = ("1", "0.3", "0.1", "0.03")
     known: int = 8

@@ -14,10 +14,10 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.settings import Reading
-from tangent_jax.core.checks import InputError, instance
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.rows import Parts
 from tangent_jax.io.progress import shown
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 OWNERS = 30  # owners drawn without a table
 FEWEST = 10  # images of a request
@@ -30,8 +30,8 @@ PAIRS = 8  # pairs of models of complementary halves, which find candidates for 
 class Pooled(Reading):
     """The pool of a data set, and the owner of a request."""
 
-    dataset: str = FLAT["dataset"]
-    seed: int = FLAT["seed"]
+    dataset: str = Recipe.dataset
+    seed: int = Recipe.seed
     at_once: int = 8
     owners: str | None = None
     concentration: float = 0.5
@@ -110,9 +110,7 @@ def read_pool(config: Pooled, recipe: tj.Recipe, canaries: int) -> Pool:
     labels = data.targets.copy()
     labels[rows] = (labels[rows] + rng.integers(1, len(dataset.classes), canaries)) % len(dataset.classes)
     data = dataclasses.replace(data, inputs=np.asarray(data.inputs), targets=labels)
-    optimum = instance("trainer", recipe.trainer, tj.store.Optimum)
-    penalty = float(recipe.objective.penalty) / 2
-    return Pool(predict, data, rows, penalty, optimum.certificate, optimum.passes, config.at_once)
+    return Pool(predict, data, rows, recipe.penalty / 2, recipe.certificate, recipe.passes, config.at_once)
 
 
 def requests(config: Pooled, pool: Pool, classes: Sequence[str], count: int) -> dict[str, np.ndarray]:

@@ -48,26 +48,26 @@ def measure(
     spec: str,
     dataset: Dataset,
     name: str,
-    searched: Sequence[dict[str, Any]],
+    searched: Sequence[tj.Recipe],
     runs: Runs,
     shards: int = 1,
 ) -> dict[str, Any]:
     """Searches on validation, trains on train, measures on test: one cell of a table.
 
     Args:
-        searched: Flat settings of recipes.
+        searched: The recipes.
         shards: The number of models trained apart, on parts of the images, and composed; 1 for one model.
     """
     several = len(searched) > 1
-    search = [tj.store.recipe_of(**own | {"dataset": spec, "epochs": config.search_epochs}) for own in searched]
+    search = [dataclasses.replace(own, dataset=spec, epochs=config.search_epochs) for own in searched]
     held = {"on_test": False, "shards": shards}
     validated = [run(config, dataset, name, recipe, runs, **held)[0] for recipe in search] if several else [0.0]
     best = searched[int(np.argmax(validated))]
-    seeds = [tj.store.recipe_of(**best | {"dataset": spec, "seed": seed}) for seed in config.numbers("seed", int)]
+    seeds = [dataclasses.replace(best, dataset=spec, seed=seed) for seed in config.numbers("seed", int)]
     final = [run(config, dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
     accuracies = [accuracy for accuracy, _ in final]
-    chosen = {field: best[field] for field in FIELDS}
-    tried = {field: sorted({own[field] for own in searched}) for field in FIELDS}
+    chosen = {field: getattr(best, field) for field in FIELDS}
+    tried = {field: sorted({getattr(own, field) for own in searched}) for field in FIELDS}
     cell = cell_of(accuracies) | {"chosen": chosen, "searched": len(searched)}
     cell |= {"tried": tried, "validation": max(validated) if several else None}
     print(f"{dataset.name} {name}: {mean_and_spread(cell, 4)}", file=sys.stderr)
@@ -78,9 +78,7 @@ def run(
     config: Searched, dataset: Dataset, name: str, recipe: tj.Recipe, runs: Runs, *, on_test: bool, shards: int = 1
 ) -> tuple[float, float]:
     """Returns the accuracy of one training, on test or on held-out images of train, and |dw|."""
-    key = identity(
-        setup.run_key(config, recipe.dataset, recipe.anchor), recipe, on_test, *([shards] if shards > 1 else [])
-    )
+    key = identity(setup.run_key(config, recipe.dataset, recipe), recipe, on_test, *([shards] if shards > 1 else []))
     if key not in runs.norms:
         predict = setup.predictor(recipe, len(dataset.classes))
         train, measured = setup.train_and_measured(config, predict, dataset, on_test)

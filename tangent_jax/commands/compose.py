@@ -35,7 +35,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.solver import MappedOnce
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 TRAINED = {
     "taft": ("taft", "blocks"),
@@ -53,8 +53,8 @@ TRAINED = {
 class Config(Summed, Training, Optimum):
     """Models or statistics of several shards."""
 
-    head: str = FLAT["head"]
-    head_scale: float = FLAT["head_scale"]
+    head: str = Recipe.head
+    head_scale: float = Recipe.head_scale
     leave_out_anchor_images: bool = False
     left: float = 1.0
     lr: tuple[str, ...] = ("3e-3",)

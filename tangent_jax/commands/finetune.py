@@ -23,32 +23,32 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.io.checkpoints import checkpoints_in
 from tangent_jax.io.records import plain
 from tangent_jax.solver.optimum import certificate_of
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(FirstSession, Reading, Compute, Training, Optimum, Job, Results):
     """One model, of one data set."""
 
-    blocks: int = FLAT["blocks"]
-    dataset: str = FLAT["dataset"]
+    blocks: int = Recipe.blocks
+    dataset: str = Recipe.dataset
     factors: bool = False
-    head: str = FLAT["head"]
+    head: str = Recipe.head
     images: str | None = dataclasses.field(default=None, metadata={"row": SHARE})
-    lr: float = FLAT["learning_rate"]
-    new_class_token: bool = FLAT["new_class_token"]
+    lr: float = Recipe.learning_rate
+    new_class_token: bool = Recipe.new_class_token
     out: str = "out/finetune"
-    radius: float | None = FLAT["radius"]
-    rank: int = FLAT["rank"]
-    reset: bool = FLAT["reset"]
-    seed: int = FLAT["seed"]
+    radius: float | None = Recipe.radius
+    rank: int = Recipe.rank
+    reset: bool = Recipe.reset
+    seed: int = Recipe.seed
     store: str | None = None
-    subset: str = FLAT["kind"]
+    subset: str = Recipe.kind
 
 
 def main(config: Config) -> None:
     recipe = setup.recipe(config)
-    if config.factors and not recipe.trained.is_linear:
+    if config.factors and not recipe.is_linear:
         raise InputError("--factors needs --method=taft or fc, whose components factors weigh; got nlft")
     if recipe.is_optimum and not any(config.gave(name) for name in ("penalty", "certificate", "passes")):
         raise InputError(
@@ -85,9 +85,9 @@ def main(config: Config) -> None:
     result = {
         "method": config.method,
         "learning_rate": config.lr,
-        "loss": recipe.settings["loss"],
+        "loss": recipe.loss,
         "seed": config.seed,
-        "blocks": recipe.trained.leaves.blocks,
+        "blocks": recipe.blocks,
         "subset": predict.subset.name,
         "dataset": dataset.name,
         "accuracy": accuracy,

@@ -55,7 +55,7 @@ from tangent_jax.data import Dataset, Examples, Owner
 from tangent_jax.io.log import current_log
 from tangent_jax.io.progress import shown
 from tangent_jax.io.records import read_lines
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 TRAINED = ("taft", "nlft")
 """The methods that train tangent weights."""
@@ -71,11 +71,11 @@ class Config(FirstSession, Reading, Compute, Training, Job, Results):
     canaries: int | None = None
     classes: str | None = None
     clip_norm: float = 1.0
-    dataset: str = FLAT["dataset"]
+    dataset: str = Recipe.dataset
     delta: float = 1e-5
     epochs: int = 50
     epsilon: float = 3.0
-    head: str = FLAT["head"]
+    head: str = Recipe.head
     loss: str = "ce"
     lr: float = 0.03
     method: str = choice(*TRAINED, *RELEASED)
@@ -87,9 +87,9 @@ class Config(FirstSession, Reading, Compute, Training, Job, Results):
     part: str | None = None
     penalty: float = 0.0
     public: str | None = None
-    reset: bool = FLAT["reset"]
+    reset: bool = Recipe.reset
     sampling: str = "full"
-    seed: int = FLAT["seed"]
+    seed: int = Recipe.seed
     store: str | None = None
     subset: str = choice(*PRIVATE_KINDS)
     unit: Literal["example", "owner"] = "example"

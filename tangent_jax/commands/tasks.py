@@ -31,7 +31,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.solver import rows_of
 from tangent_jax.solver.statistics import sums_of
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,16 +41,16 @@ class Config(FeatureFlags, Reading, Compute, Training, Results):
     blocks: int = 1
     dataset: tuple[str, ...] = ("digits",)
     head: tuple[str, ...] = ()
-    lr: float = FLAT["learning_rate"]
+    lr: float = Recipe.learning_rate
     lr_nlft: float = 3e-3
     merge: tuple[str, ...] = ("mean", "inputs", "curvature")
     merge_penalty: tuple[str, ...] = ("1e-6", "1e-5", "1e-4", "1e-3", "1e-2")
     method: tuple[str, ...] = ("taft", "soup")
     negate: str | None = None
     out: str = "out/tasks"
-    rank: int = FLAT["rank"]
+    rank: int = Recipe.rank
     store: str = "out/stores"
-    subset: str = FLAT["kind"]
+    subset: str = Recipe.kind
     needs = only_with("directions", "feature_blocks", method="exact") | only_with("width", method=("exact", "place"))
 
 

@@ -26,7 +26,6 @@ from tangent_jax.store.merging import add_all, clashes
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import AnyRecipe, Recipe, StatisticsRecipe
 from tangent_jax.store.store import Store
-from tangent_jax.store.trainers import Adam
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.features import Features
 from tangent_jax.train.fit_many import fit_many, groups
@@ -47,7 +46,7 @@ class Shards:
             images.
         at_once: The most models that train as one program.
 
-    >>> recipe = tj.Recipe(trainer=tj.store.Adam(0.3, epochs=5))
+    >>> recipe = tj.Recipe(learning_rate=0.3, epochs=5)
     >>> shards = tj.store.Shards(demo.predict, demo.train, recipe, demo.halves)
     >>> sorted(shards.fit())
     ['ann', 'bob']
@@ -65,20 +64,17 @@ class Shards:
         return own_head(self.predict, self.features.take(self.rows[name]), self.recipe, self.classes)
 
     @property
-    def together(self) -> tuple[Recipe, Adam] | None:
-        """The recipe and its trainer, where several shards train as one program.
-
-        None where they train one by one: optima, and components of their own classes.
-        """
+    def together(self) -> Recipe | None:
+        """The recipe, if several shards train as one program; None for optima, and components of their own classes."""
         match self.recipe:
-            case Recipe(trainer=Adam() as adam) as recipe if not recipe.is_by_class:
-                return recipe, adam
+            case Recipe(is_optimum=False, is_by_class=False):
+                return self.recipe
             case _:
                 return None
 
-    def batches(self, recipe: Recipe, adam: Adam, names: Iterable[str]) -> list[Batches]:
+    def batches(self, recipe: Recipe, names: Iterable[str]) -> list[Batches]:
         """The batches of these shards, each in its own order of examples."""
-        return [adam.batches(self.features, recipe.for_shard(name).key, self.rows[name]) for name in names]
+        return [recipe.for_shard(name).batches(self.features, self.rows[name]) for name in names]
 
     def groups(self) -> list[list[str]]:
         """The shards of each group that trains as one program, by name.
@@ -90,17 +86,16 @@ class Shards:
         names = [*self.rows]
         if self.together is None:
             return [[name] for name in names]
-        return [[names[s] for s in members] for members in groups(self.batches(*self.together, names), self.at_once)]
+        return [[names[s] for s in members] for members in groups(self.batches(self.together, names), self.at_once)]
 
     def fit(self, names: Iterable[str] | None = None) -> dict[str, Fitted]:
         """Trains these shards, or all: as one program or one by one, as `groups` says. Returns a result for each."""
         names = [*(self.rows if names is None else names)]
         if self.together is None:
             return {name: self.recipe.for_shard(name).fit(*self.task(name)) for name in names}
-        recipe, adam = self.together
-        settings = {"optimizer": adam.optimizer(), "epochs": adam.epochs, "at_once": self.at_once}
-        batches = self.batches(recipe, adam, names)
-        fitted = fit_many(self.predict, batches, recipe.objective, **settings, progress=shown)
+        recipe = self.together
+        settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": self.at_once}
+        fitted = fit_many(self.predict, self.batches(recipe, names), recipe.objective, **settings, progress=shown)
         return dict(zip(names, fitted, strict=True))
 
     def provenance(self, owners: Mapping[str, str]) -> Provenance:
@@ -156,7 +151,7 @@ def fill(
         InputError: If the store holds a component that `fill` did not make; if a part holds one of other settings or
             data.
 
-    >>> store, recipe = tj.Store(demo.folder() / "store"), tj.Recipe(trainer=tj.store.Adam(epochs=5))
+    >>> store, recipe = tj.Store(demo.folder() / "store"), tj.Recipe(epochs=5)
     >>> tj.store.fill(store, tj.store.Shards(demo.predict, demo.train, recipe, demo.halves))
     >>> [*store]
     ['ann', 'bob']

@@ -20,7 +20,7 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.heads import head_of, widen
 from tangent_jax.models.predict import Predictor
-from tangent_jax.store.provenance import Provenance, anchor_of
+from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
 from tangent_jax.train.losses import LOSSES, SquareLoss, spell_loss
@@ -95,8 +95,7 @@ def join(
         raise InputError(f"same_classes must be classes of the components; got {', '.join(unknown[:3])}")
     if predict is None:
         classes = union(origin.classes for origin in origins.values())
-        made: Predictor = recipe.predictor(classes, anchor_of(first, weights))  # statistics are refused above
-        predict = made
+        predict = recipe.with_weights(weights).predictor(classes)
     if classes is None:
         raise InputError("classes must be the names of the outputs of predict; got none")
     check_equal("anchor", first.anchor, fingerprints(predict.w)[0])

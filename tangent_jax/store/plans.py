@@ -273,7 +273,7 @@ def anchors_that_saw(origins: Iterable[Provenance], gone: Set[str], store: str) 
         session = origin.session
         if session is None:
             continue
-        file = f"anchor {origin.anchor[:12]}.safetensors" if origin.recipe is None else origin.recipe.anchor.weights
+        file = f"anchor {origin.anchor[:12]}.safetensors" if origin.recipe is None else origin.recipe.weights
         if not session.images:
             lines.append(
                 f"removed images may be in the anchor {file}, which was fine-tuned on {session.count} images: it came "

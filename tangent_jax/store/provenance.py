@@ -19,12 +19,11 @@ from tangent_jax.data import Preprocessing
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.paths import is_url
 from tangent_jax.io.records import convert, parse_json, plain
-from tangent_jax.models.anchor import Pretrained, fingerprints
+from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.feature_settings import FeatureSettings
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.models.protocol import Arrays
 from tangent_jax.models.session import FirstSession
-from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.recipe import AnyRecipe
 from tangent_jax.train.features import Features
@@ -281,11 +280,3 @@ def make_provenance(
 def settings_of(inputs: Preprocessing | Arrays) -> dict[str, Any]:
     """The form of a model's inputs as JSON."""
     return inputs.settings if isinstance(inputs, Preprocessing) else dataclasses.asdict(inputs)
-
-
-def anchor_of(origin: Provenance, weights: str | None) -> Pretrained:
-    """The pre-trained model of a component: from the file `weights`, or from its recipe."""
-    recipe = origin.recipe
-    assert recipe is not None
-    anchor = recipe.anchor
-    return load(weights or anchor.weights, anchor.architecture)

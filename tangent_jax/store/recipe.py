@@ -1,101 +1,85 @@
-"""The recipe of a component, as one value that JSON holds; equal recipes and examples give equal components.
+"""The recipe of a component: all settings that decide it, except its examples, as one value that JSON holds.
 
-    Recipe(anchor, trained, objective, trainer)    tangent weights
-    StatisticsRecipe(anchor, features)             statistics of features: nothing is trained
+    Recipe(...)              tangent weights
+    StatisticsRecipe(...)    statistics of features: nothing is trained
 
-Each part checks itself and does its own step: `anchor.load()`, `trained.predictor(...)`, `trainer.fit(...)`.
+Equal recipes and examples give equal components. A recipe loads no model and no trainer: its methods import what they
+run (training.py) when they are called.
 """
 
 import dataclasses
-import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
 import numpy as np
 from jax import Array
 
-from tangent_jax.core.checks import InputError, one_of
+from tangent_jax.core.checks import InputError, finite_number, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize
-from tangent_jax.io.progress import shown
-from tangent_jax.io.records import Tagged, convert, plain, tag_of
-from tangent_jax.models.anchor import Pretrained
+from tangent_jax.io.records import Tagged, plain
 from tangent_jax.models.feature_settings import FeatureSettings
-from tangent_jax.models.heads import restrict
-from tangent_jax.models.predict import Predictor
-from tangent_jax.models.subsets import KINDS
-from tangent_jax.pretrained.load import load
-from tangent_jax.solver.curvature import Curvature
-from tangent_jax.solver.mapped import checked_rows
-from tangent_jax.solver.problem import make_curvature
-from tangent_jax.solver.statistics import as_tree, moments
-from tangent_jax.store.trained import (
-    Adapters,
-    HeadAlone,
-    HeadFile,
-    LowRank,
-    Network,
-    NewHead,
-    OwnLeaves,
-    Tangent,
-    check_printable,
-)
-from tangent_jax.store.trainers import Adam, Optimum
-from tangent_jax.train.bound import distance_bound
-from tangent_jax.train.features import Features
-from tangent_jax.train.losses import Loss, spell_loss
+from tangent_jax.models.subsets import KINDS, MADE
+from tangent_jax.train.losses import make_loss, spell_loss
 from tangent_jax.train.objective import Objective, make_objective
-from tangent_jax.train.run import Fitted
-from tangent_jax.train.targets import as_labels
 
-plain.register(Loss)(spell_loss)  # JSON has a loss as the text that flags take
+if TYPE_CHECKING:
+    from tangent_jax.models.anchor import Pretrained
+    from tangent_jax.models.predict import Predictor
+    from tangent_jax.solver.curvature import Curvature
+    from tangent_jax.train.batches import Batches
+    from tangent_jax.train.features import Features
+    from tangent_jax.train.optimizers import Optimizer
+    from tangent_jax.train.run import Fitted
+
+METHODS = ("taft", "nlft")
+SOLVERS = ("adam", "optimum")
+NEW_HEADS = ("drawn", "named")
+"""The heads that a seed draws; any other is a file."""
+READ_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("learning_rate", "epochs", "batch_size", "radius"), ("solver", ("adam",))),
+    **dict.fromkeys(("certificate", "passes"), ("solver", ("optimum",))),
+    "output": ("method", ("taft",)),
+    "head_scale": ("head", NEW_HEADS),
+    "blocks": ("kind", tuple(kind for kind in KINDS if kind != "head")),
+    "new_class_token": ("kind", tuple(kind for kind in KINDS if kind != "head")),
+    "reset": ("kind", tuple(kind for kind in KINDS if kind not in MADE)),
+    "rank": ("kind", tuple(MADE)),
+}
+"""For settings that are not always read: the setting that decides it, and those of its values with which they are."""
+ASKED = ("radius", "reset", "new_class_token")
+"""Settings that ask for something: an error, not their default, where nothing reads them."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Anchor:
-    """The pre-trained model: `weights` and `architecture` as `load` takes them.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaseRecipe(Tagged):
+    """The settings of both kinds of recipes: the pre-trained model, and the data.
 
     Attributes:
+        weights, architecture: As `load` takes them.
         image_size: In pixels, a side or (height, width), None for the weights' own.
-
-    >>> tj.store.Anchor(image_size=16).load().model.input_shape(0)
-    (16, 16, 3)
+        dataset: As `open_dataset` takes it.
+        cache_dtype: As `Cache` takes it.
+        order: The order of the examples; `for_shard` gives each shard another.
     """
 
     weights: str = "builtin"
     architecture: str | None = None
     image_size: ImageSize | None = None
+    dataset: str = "digits"
+    cache_dtype: str | None = None
+    order: int = 1
 
     def __post_init__(self) -> None:
         check_printable("weights", self.weights)
-
-    def load(self, pretrained: Pretrained | None = None) -> Pretrained:
-        """The model at its image size; `pretrained`: if it is loaded already."""
-        pretrained = pretrained or load(self.weights, self.architecture)
-        return pretrained if self.image_size is None else pretrained.with_image_size(self.image_size)
-
-
-@dataclasses.dataclass(frozen=True)
-class BaseRecipe(Tagged):
-    """The settings of both kinds of recipes.
-
-    `dataset` as `open_dataset` takes it; `cache_dtype` as `Cache`; `order`: of the examples, another in each shard.
-    """
-
-    anchor: Anchor = Anchor()
-    dataset: str = dataclasses.field(default="digits", kw_only=True)
-    cache_dtype: str | None = dataclasses.field(default=None, kw_only=True)
-    order: int = dataclasses.field(default=1, kw_only=True)
-
-    def __post_init__(self) -> None:
         check_printable("dataset", self.dataset)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decides a component, by name, in one dict without parts."""
-        return flatten(plain(self))
+        """The settings that decide a component, by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def for_shard(self, name: str) -> Self:
         """The recipe of a named shard: with its own order of examples."""
@@ -103,48 +87,121 @@ class BaseRecipe(Tagged):
 
     def with_places(self, rename: Callable[[str], str]) -> Self:
         """The recipe with other names of its files and data."""
-        anchor = dataclasses.replace(self.anchor, weights=rename(self.anchor.weights))
-        return dataclasses.replace(self, anchor=anchor, dataset=rename(self.dataset))
+        return dataclasses.replace(self, weights=rename(self.weights), dataset=rename(self.dataset))
+
+    def with_weights(self, weights: str | None) -> Self:
+        """The recipe with another place of the pre-trained weights; None for its own."""
+        return self if weights is None else dataclasses.replace(self, weights=weights)
+
+    def load(self, pretrained: "Pretrained | None" = None) -> "Pretrained":
+        """The pre-trained model at its image size; `pretrained`: if it is loaded already."""
+        from tangent_jax.pretrained.load import load
+
+        pretrained = pretrained or load(self.weights, self.architecture)
+        return pretrained if self.image_size is None else pretrained.with_image_size(self.image_size)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(BaseRecipe):
     """All settings that decide tangent weights, except their examples. The defaults are the paper's.
 
     Attributes:
-        trained: The leaves and their head, `Tangent` or `Network`.
-        objective: With a loss in `tj.losses.LOSSES`.
-        trainer: `Adam` or `Optimum`.
         seed: Draws the head and all that is new, and with `order` the examples' order.
+        method: The linearized model ("taft"), or the network itself, fine-tuned non-linearly ("nlft").
+        kind: The trained leaves, as `make_subset`: "head" is a linear probe; "adapter", "lora" and "lora_b" are new,
+            and a tangent trains B of LoRA alone.
+        blocks: The last blocks that are trained; 0 for the head alone.
+        rank: The rank of LoRA, or the width of adapters.
+        new_class_token: A new class token in these blocks (the paper's CLS=T).
+        reset: Draw the leaves again before linearising (the paper's PT=F).
+        head: A new head, "drawn" N(0, 0.01^2), or "named": each class drawn by its name, so that heads of other classes
+            join and a component has only the classes of its images. Else the file of a frozen head.
+        head_scale: Multiplies a new head.
+        linearization, dtype: As in `Predictor`.
+        output: f_w(x) + J dw ("total"), or J dw alone ("tangent").
+        loss: The text of a loss in `tj.losses.LOSSES`, as `make_loss` takes it.
+        penalty: The lambda of lambda/2 |dw|^2.
+        solver: "adam", or "optimum" (`tj.solve`), to a `certificate` or in `passes`, whichever comes first.
+        radius: The bound of projected descent, None for no bound.
 
-    >>> recipe = tj.Recipe(objective=tj.make_objective("ce", 1e-3), trainer=tj.store.Optimum())
-    >>> recipe.objective
-    Objective(loss=CrossEntropy(), penalty=0.001)
+    Edge cases:
+        A setting that nothing reads, such as `epochs` of an optimum, has its default.
+
+    Raises:
+        InputError: Settings that do not fit each other.
+
+    >>> recipe = tj.Recipe(kind="head", learning_rate=0.1, epochs=5)
+    >>> recipe.predictor(10).subset.paths, recipe.fit(demo.predict, demo.train).steps
+    (('head/bias', 'head/kernel'), 5)
+    >>> tj.Recipe(solver="optimum", loss="mse", penalty=0.1).fit(demo.predict, demo.train).info.converged
+    True
     """
 
-    trained: Tangent | Network = dataclasses.field(default_factory=Tangent)
-    objective: Objective = dataclasses.field(default_factory=make_objective)
-    trainer: Adam | Optimum = dataclasses.field(default_factory=Adam)
-    seed: int = dataclasses.field(default=0, kw_only=True)
+    seed: int = 0
+    method: str = "taft"
+    kind: str = "blocks"
+    blocks: int = 1
+    rank: int = 8
+    new_class_token: bool = False
+    reset: bool = False
+    head: str = "drawn"
+    head_scale: float = 1.0
+    linearization: str = "closed_form"
+    dtype: str = "float32"
+    output: str = "total"
+    loss: str = "rsl"
+    penalty: float = 1e-5
+    solver: str = "adam"
+    learning_rate: float = 1e-3
+    epochs: int = 30
+    batch_size: int = 32
+    radius: float | None = None
+    certificate: float = 0.01
+    passes: int = 100
 
     def __post_init__(self) -> None:
-        """Raises InputError for settings that do not fit each other, before any long computation."""
         super().__post_init__()
-        objective = make_objective(self.objective.loss, float(self.objective.penalty))  # JSON has the loss as text
-        spell_loss(objective.loss)
-        object.__setattr__(self, "objective", objective)
-        if self.is_optimum and not self.trained.is_linear:
-            raise InputError("method must be taft or fc for solver optimum; got nlft. Use solver adam.")
+        for name, choices in (("method", METHODS), ("kind", KINDS), ("solver", SOLVERS)):
+            one_of(name, getattr(self, name), choices)
+        if self.is_optimum and not self.is_linear:
+            raise InputError(f"method must be taft for solver optimum; got {self.method}. Use solver adam.")
+        defaults = {field.name: field.default for field in dataclasses.fields(self)} | {"blocks": 0}
+        for name in self.unread:
+            decided_by, value = READ_WITH[name][0], getattr(self, name)
+            if name in ASKED and value != defaults[name]:
+                other = getattr(self, decided_by)
+                raise InputError(f"{name} must not be given with {decided_by} {other}; got {value}")
+            object.__setattr__(self, name, defaults[name])
+        check_printable("head", self.head)
+        finite_number("head_scale", self.head_scale, 0.0)
+        object.__setattr__(self, "loss", spell_loss(make_loss(self.loss)))
+        _ = self.objective  # checks the penalty
+        self.optimizer()
+
+    @property
+    def unread(self) -> list[str]:
+        """The names of settings that nothing reads beside the others."""
+        return [name for name, (other, values) in READ_WITH.items() if getattr(self, other) not in values]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        unread = self.unread
+        return {name: value for name, value in super().settings.items() if name not in unread}
+
+    @property
+    def is_linear(self) -> bool:
+        """True for the linearized model."""
+        return self.method == "taft"
 
     @property
     def is_optimum(self) -> bool:
         """True if its components are solved to the optimum."""
-        return isinstance(self.trainer, Optimum)
+        return self.solver == "optimum"
 
     @property
     def is_by_class(self) -> bool:
         """True if a component has only the classes of its own images."""
-        return self.trained.head.by_name
+        return self.head == "named"
 
     @property
     def has_named_head(self) -> bool:
@@ -154,67 +211,86 @@ class Recipe(BaseRecipe):
     @property
     def needs_names(self) -> bool:
         """True if its predictor needs the names of the classes."""
-        return self.is_by_class or self.head_file is not None
+        return self.head != "drawn"
 
     @property
-    def head_file(self) -> str | None:
-        """The file of its frozen head, if it has one."""
-        return self.trained.head.file
-
-    @property
-    def output(self) -> str:
-        """The outputs that training uses: f_w + J dw ("total"), or J dw alone ("tangent")."""
-        return self.trained.output
+    def objective(self) -> Objective:
+        """The loss with the penalty."""
+        return make_objective(self.loss, float(self.penalty))
 
     @property
     def key(self) -> Array:
         """The key of the examples' order."""
         return jax.random.fold_in(jax.random.key(self.seed), self.order)
 
-    def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
+    def optimizer(self) -> "Optimizer":
+        """Adam, projected to a ball if a radius is given."""
+        from tangent_jax.train.optimizers import adam, project
+
+        optimizer = adam(self.learning_rate)
+        return optimizer if self.radius is None else project(optimizer, self.radius)
+
+    def batches(self, features: "Features", rows: np.ndarray | None = None) -> "Batches":
+        """The features, or `rows` of them, in the order of the recipe."""
+        return features.batches(self.key, rows=rows, batch_size=self.batch_size)
+
+    def predictor(self, classes: int | Sequence[str], pretrained: "Pretrained | None" = None) -> "Predictor":
         """The predictor at its anchor, with all that is new.
 
         Args:
             classes: Their names, or their number for a head that is not named.
             pretrained: The weights, if they are loaded already.
         """
-        return self.trained.predictor(self.anchor.load(pretrained), classes, jax.random.key(self.seed))
+        from tangent_jax.store import training
 
-    def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
-        """Trains dw on the features, or on `rows` of them; options as the trainer's `fit`.
+        return training.predictor(self, classes, self.load(pretrained))
+
+    def fit(
+        self, predict: "Predictor", features: "Features", rows: np.ndarray | None = None, **options: Any
+    ) -> "Fitted":
+        """Trains dw on the features, or on `rows` of them; options as `fit`, or as `solve`.
 
         Log and bar are those of `log_steps` and `show_progress`.
         """
-        return self.trainer.fit(predict, features, self.objective, self.key, rows, **options)
+        from tangent_jax.store import training
 
-    def compile(self, predict: Predictor, features: Features) -> None:
-        """Compiles what `fit` with checkpoints runs on features of these shapes, for trainers that can."""
-        if isinstance(self.trainer, Adam):
-            self.trainer.compile(predict, features, self.objective, self.key)
+        return training.train(self, predict, features, rows, **options)
 
-    def of_classes(self, predict: Predictor, classes: Sequence[str], chosen: Sequence[str]) -> Predictor:
+    def compile(self, predict: "Predictor", features: "Features") -> None:
+        """Compiles what `fit` with checkpoints runs on features of these shapes, if its solver is Adam."""
+        from tangent_jax.store import training
+
+        training.compile_training(self, predict, features)
+
+    def of_classes(self, predict: "Predictor", classes: Sequence[str], chosen: Sequence[str]) -> "Predictor":
         """The predictor of some of its classes."""
+        from tangent_jax.models.heads import restrict
+
         return restrict(predict, classes, chosen)
 
     def total_penalty(self, examples: int) -> float | None:
         """Lambda of a component of this many examples that is solved to its optimum; None for others."""
-        return float(self.objective.penalty) * examples if self.is_optimum else None
+        return float(self.penalty) * examples if self.is_optimum else None
 
-    def distance_bound(self, predict: Predictor, dw: Tree, data: Features) -> float | None:
+    def distance_bound(self, predict: "Predictor", dw: Tree, data: "Features") -> float | None:
         """The bound |grad L| / lambda of the distance to the optimum; None without a convex objective and a penalty."""
-        is_convex = self.trained.is_linear and self.objective.penalty > 0
+        from tangent_jax.train.bound import distance_bound
+
+        is_convex = self.is_linear and self.penalty > 0
         return distance_bound(predict, dw, data, self.objective) if is_convex else None
 
-    def factors(self, predict: Predictor, features: Features, dw: Tree) -> Curvature:
+    def factors(self, predict: "Predictor", features: "Features", dw: Tree) -> "Curvature":
         """A component's Kronecker factors, from the signals of all classes."""
+        from tangent_jax.solver.problem import make_curvature
+
         return make_curvature(predict, features, self.objective, dw)
 
     def with_places(self, rename: Callable[[str], str]) -> Self:
-        head = self.trained.head if self.head_file is None else HeadFile(rename(self.head_file))
-        return dataclasses.replace(super().with_places(rename), trained=dataclasses.replace(self.trained, head=head))
+        head = self.head if self.head in NEW_HEADS else rename(self.head)
+        return dataclasses.replace(super().with_places(rename), head=head)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StatisticsRecipe(BaseRecipe):
     """All settings that decide statistics, except their examples: those of the features of the pre-trained model.
 
@@ -228,17 +304,23 @@ class StatisticsRecipe(BaseRecipe):
     is_by_class: ClassVar[bool] = True
     has_named_head: ClassVar[bool] = False
     needs_names: ClassVar[bool] = True
-    head_file: ClassVar[None] = None
     output: ClassVar[str] = "total"
 
-    def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Any:
+    @property
+    def settings(self) -> dict[str, Any]:
+        fields = super().settings
+        return fields | vars(fields.pop("features"))
+
+    def predictor(self, classes: int | Sequence[str], pretrained: "Pretrained | None" = None) -> Any:
         """The feature map; it is called, evaluated and exported like a predictor. Arguments as those of `Recipe`."""
         outputs = classes if isinstance(classes, int) else len(classes)
-        return dataclasses.replace(self.features.of(self.anchor.load(pretrained)), outputs=outputs)
+        return dataclasses.replace(self.features.of(self.load(pretrained)), outputs=outputs)
 
-    def fit(self, predict: Any, features: Features, rows: np.ndarray | None = None) -> Fitted:
+    def fit(self, predict: Any, features: "Features", rows: np.ndarray | None = None) -> "Fitted":
         """The statistics of the features, or of `rows` of them, in one pass."""
-        return sum_features(predict, features if rows is None else features.take(rows))
+        from tangent_jax.store import training
+
+        return training.sum_features(predict, features if rows is None else features.take(rows))
 
     def of_classes(self, predict: Any, classes: Sequence[str], chosen: Sequence[str]) -> Any:
         """The feature map of some of its classes."""
@@ -247,10 +329,10 @@ class StatisticsRecipe(BaseRecipe):
     def total_penalty(self, examples: int) -> None:
         """None: no optimum is solved."""
 
-    def distance_bound(self, predict: Any, dw: Tree, data: Features) -> None:
+    def distance_bound(self, predict: Any, dw: Tree, data: "Features") -> None:
         """None: statistics are exact."""
 
-    def factors(self, predict: Any, features: Features, dw: Tree) -> Curvature:
+    def factors(self, predict: Any, features: "Features", dw: Tree) -> "Curvature":
         """Raises InputError: statistics have no factors."""
         raise InputError("factors must be of tangent weights; got statistics, which are summed without them")
 
@@ -258,79 +340,13 @@ class StatisticsRecipe(BaseRecipe):
 AnyRecipe = Recipe | StatisticsRecipe
 
 
-def sum_features(map_: Any, features: Features) -> Fitted:
-    """The statistics of the features as leaves, in the form of a run's result; one pass."""
-    began = time.perf_counter()
-    targets = as_labels(features.targets, map_.outputs)
-    leaves = as_tree(*moments(checked_rows(map_, features, progress=shown), targets, map_.outputs))
-    return Fitted(leaves, [], time.perf_counter() - began, 1)
+@plain.register
+def _(recipe: Recipe) -> dict[str, Any]:
+    """The JSON of a recipe: only settings that are read."""
+    return {"type": "Recipe", **recipe.settings}
 
 
-def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of all parts in one dict; a part that may be of several types has its type under its own name."""
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            flat |= {name: value["type"]} if "type" in value else {}
-            flat |= flatten(value)
-        elif name != "type":
-            flat[name] = value
-    return flat
-
-
-# Flat settings: those that flags have
-
-METHODS = {"taft": Tangent, "nlft": Network, "fc": Tangent}
-FIXED = {"fc": {"kind": "head", "reset": False, "new_class_token": False}}
-"""The settings that a method decides."""
-SOLVERS = {"adam": Adam, "optimum": Optimum}
-"""The trainers by their names in flags."""
-LEAVES = {"head": HeadAlone, "adapter": Adapters, "lora": LowRank, "lora_b": LowRank}
-"""The leaves of each kind that is not of OwnLeaves."""
-FLAT: dict[str, Any] = {
-    field.name: field.default
-    for kind in (Anchor, LowRank, OwnLeaves, Tangent, Adam, Optimum, Recipe)
-    for field in dataclasses.fields(kind)
-    if field.name not in ("anchor", "trained", "leaves", "head", "objective", "trainer")
-}
-FLAT |= {"method": "taft", "solver": "adam", "loss": "rsl", "penalty": 1e-5, "head": "drawn", "head_scale": 1.0}
-"""The names and the defaults of flat settings."""
-TAKEN_BY = {"radius": "solver", "reset": "kind", "new_class_token": "kind"}
-"""Settings that only some trainers or leaves take."""
-
-
-def recipe_of(**settings: Any) -> Recipe:
-    """The recipe of flat settings, as flags have them (FLAT); others have the defaults.
-
-    >>> tj.store.recipe_of(method="fc", learning_rate=0.1).trained.leaves
-    HeadAlone(reset=False)
-    """
-    return convert(Recipe, nested(settings), "the settings")
-
-
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON of the recipe of flat settings; InputError for one that is unknown, or that its part does not take."""
-    for name in settings:
-        one_of("settings", name, FLAT)
-    flat = {**FLAT, **settings}
-    method = one_of("method", flat["method"], METHODS)
-    flat |= FIXED.get(method, {})
-    solver = one_of("solver", flat["solver"], SOLVERS)
-    kind = one_of("kind", flat["kind"], KINDS)
-
-    def part(of: type, **parts: Any) -> dict[str, Any]:
-        names = [field.name for field in dataclasses.fields(of) if field.name in flat]
-        return {**tag_of(of), **{name: flat[name] for name in names}, **parts}
-
-    anchor = part(Anchor)
-    leaves = part(LEAVES.get(kind, OwnLeaves))
-    trainer = part(SOLVERS[solver])
-    for name, taker in TAKEN_BY.items():
-        if flat[name] not in (None, False) and name not in leaves | trainer:
-            raise InputError(f"{name} must not be given with {taker} {flat[taker]}; got {flat[name]}")
-    head = {**tag_of(HeadFile), "file": flat["head"]}
-    if flat["head"] in ("drawn", "named"):
-        head = {**tag_of(NewHead), "by_name": flat["head"] == "named", "scale": flat["head_scale"]}
-    trained = part(METHODS[method], leaves=leaves, head=head)
-    objective = {"loss": flat["loss"], "penalty": flat["penalty"]}
-    return part(Recipe, anchor=anchor, trained=trained, objective=objective, trainer=trainer)
+def check_printable(name: str, text: str) -> None:
+    """Raises InputError for a text with characters that do not show."""
+    if not text.isprintable():
+        raise InputError(f"{name} must have only characters that show; got {text!r}.")

@@ -18,16 +18,15 @@ from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io.progress import show_progress
 from tangent_jax.models.heads import head_of
 from tangent_jax.models.ntk import ComponentPredictor
+from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store import receipts
 from tangent_jax.store.apart import of_own_classes, own_head
-from tangent_jax.store.provenance import Provenance, anchor_of, make_provenance
+from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
-from tangent_jax.store.trainers import Optimum
 from tangent_jax.train.bound import distance_bound
 from tangent_jax.train.features import Features
-from tangent_jax.train.targets import Predict
 
 
 def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Any:
@@ -43,7 +42,7 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> A
     recipe = origin.recipe
     if recipe is None:
         raise InputError(f"{name} must have a recipe; it has none. Make its predictor as it was made")
-    predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of(origin, weights))
+    predict = recipe.with_weights(weights).predictor(origin.classes or origin.config["classes"])
     with about(f"the anchor of {name}"):
         check_same(origin, make_provenance(predict))
     return predict
@@ -100,8 +99,8 @@ def retrain(
         predict, left = own_head(predict, left, recipe, origin.classes)
         origin = of_own_classes(origin, predict, classes)
     match recipe:
-        case Recipe(trainer=Optimum() as optimum) if origin.training.total_penalty:
-            new = solve_again(origin, recipe, optimum, predict, left, start, name)
+        case Recipe(is_optimum=True) if origin.training.total_penalty:
+            new = solve_again(origin, recipe, predict, left, start, name)
         case _:
             with show_progress(f"{name}: training again"):
                 fitted = recipe.fit(predict, left)
@@ -146,21 +145,20 @@ def read_remaining(
 
 
 def solve_again(
-    origin: Provenance, recipe: Recipe, optimum: Optimum, predict: Predict, left: Features, start: Tree | None,
-    name: str,
-) -> Retrained:  # fmt: skip
+    origin: Provenance, recipe: Recipe, predict: Predictor, left: Features, start: Tree | None, name: str
+) -> Retrained:
     """The optimum on a component's remaining examples, with the Lambda of all its examples.
 
     The certificate is at most a tenth of the bound at the start: so a start near the optimum moves too.
     """
     total = origin.training.total_penalty
     assert total is not None
-    objective = dataclasses.replace(recipe.objective, penalty=total / len(left))
+    recipe = dataclasses.replace(recipe, penalty=total / len(left))
     if start is not None:
-        near = distance_bound(predict, start, left, objective) / 10
-        optimum = dataclasses.replace(optimum, certificate=min(optimum.certificate, near))
+        near = distance_bound(predict, start, left, recipe.objective) / 10
+        recipe = dataclasses.replace(recipe, certificate=min(recipe.certificate, near))
     with show_progress(f"{name}: solving on the remaining data"):
-        solved = optimum.fit(predict, left, objective, start=start)
+        solved = recipe.fit(predict, left, start=start)
     provenance = origin.trained_on(
         left,
         solved.seconds,

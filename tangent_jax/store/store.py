@@ -33,7 +33,7 @@ from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling
-from tangent_jax.store.trained import check_printable
+from tangent_jax.store.recipe import check_printable
 
 
 class Store(Disk, Components):

@@ -12,7 +12,7 @@ from tangent_jax.commands.shared.codes import STOPPED
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features import mapped
 from tangent_jax.io import progress
-from tangent_jax.store import recipe as recipes
+from tangent_jax.store import training
 from tangent_jax.store.store import Store
 
 METHODS = ("exact", "ridge", "ranpac", "lda")
@@ -122,7 +122,7 @@ def test_store_of_statistics_removes_a_shard(tmp_path, monkeypatch):
     first = json.loads(run("compose", *flags)[0])
     root = next(path for path in (tmp_path / "store").iterdir() if "h-ntk-place-uniform-5" in path.name)
     with monkeypatch.context() as patch:
-        patch.setattr(recipes, "sum_features", lambda *_: pytest.fail("computed again"))
+        patch.setattr(training, "sum_features", lambda *_: pytest.fail("computed again"))
         again = json.loads(run("compose", *flags)[0])
     assert again["shards"] == first["shards"]
     where, cache = f"--store={root}", f"--cache_dir={tmp_path / 'cache_dir'}"

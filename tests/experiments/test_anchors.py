@@ -235,7 +235,7 @@ def test_image_in_anchor_alone_is_forgotten(root, common, moved, tmp_path):
 
 def test_a_removal_of_others_names_no_anchor(store):
     now = Store(store.root)
-    inside = {*load(next(iter(now.origins.values())).recipe.anchor.weights).session.identifiers}
+    inside = {*load(next(iter(now.origins.values())).recipe.weights).session.identifiers}
     other = next(i for origin in now.origins.values() for i in origin.data.identifiers if i not in inside)
     plan = plan_removal(now, examples=[other])
     assert (len(plan.components), plan.anchors) == (1, ())

@@ -49,7 +49,7 @@ def test_finetune_beats_chance_by_default(tmp_path):
     assert 0 < sum(taken.values()) - taken["compiling"] - taken["total"] <= taken["total"] + 0.1
     dw, metadata = read_component(tmp_path / "out/dw.safetensors")
     assert sum(leaf.size for leaf in jax.tree.leaves(dw)) == 113002
-    assert Provenance.from_json(metadata["provenance"]).recipe.trainer.learning_rate == 1e-3
+    assert Provenance.from_json(metadata["provenance"]).recipe.learning_rate == 1e-3
 
 
 @pytest.mark.slow

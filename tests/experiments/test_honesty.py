@@ -21,8 +21,7 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.load import load
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.recipe import Recipe, recipe_of
-from tangent_jax.store.trainers import Adam
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.losses import RescaledSquare
 from tangent_jax.train.objective import Objective, make_objective
@@ -33,7 +32,8 @@ def test_the_defaults_are_the_papers():
     """Rescaled square loss, alpha 1, kappa 15; 30 epochs of 32, Adam 1e-3, x0.1 at epochs 15 and 25; 1e-5."""
     recipe = Recipe()
     assert recipe.objective == Objective(RescaledSquare(1.0, 15.0), 1e-5)
-    assert (recipe.trainer, recipe.trained.leaves.blocks) == (Adam(1e-3, epochs=30, batch_size=32), 1)
+    numbers = recipe.learning_rate, recipe.epochs, recipe.batch_size, recipe.blocks
+    assert (recipe.solver, *numbers) == ("adam", 1e-3, 30, 32, 1)
     logits, labels = jnp.array([[1.0, 2.0, 4.0]]), jnp.array([1])
     want = (1 + (2 - 15) ** 2 + 16) / 3
     for objective in (make_objective(), recipe.objective):
@@ -49,13 +49,13 @@ def test_the_defaults_are_the_papers():
 
 def test_a_recipe_is_what_it_says():
     logits, labels = jnp.array([[1.0, 2.0]]), jnp.array([0])
-    loss = recipe_of(loss="rsl:kappa=5:alpha=2").objective.loss(logits, labels)
+    loss = Recipe(loss="rsl:kappa=5:alpha=2").objective.loss(logits, labels)
     assert abs(float(loss[0]) - (2 * 16 + 4) / 2) < 1e-5
     builtin = load("builtin")
     heads, blocks = [], []
     for seed in range(3):
-        w = recipe_of(seed=seed, reset=True).predictor(10, builtin).w
-        assert trees.fingerprint(w) == trees.fingerprint(recipe_of(seed=seed, reset=True).predictor(10, builtin).w)
+        w = Recipe(seed=seed, reset=True).predictor(10, builtin).w
+        assert trees.fingerprint(w) == trees.fingerprint(Recipe(seed=seed, reset=True).predictor(10, builtin).w)
         blocks.append(trees.fingerprint(w["block_5"]))
         heads.append(trees.fingerprint(Recipe(seed=seed).predictor(10, builtin).w["head"]))
     assert len({*heads}) == len({*blocks}) == 3
@@ -113,8 +113,8 @@ app.run(main, argv=["x", *sys.argv[1:]])
 """
 TABLE1 = """
 def run(config, dataset, name, recipe, runs, *, on_test, shards):
-    asked.append([name, recipe.trainer.learning_rate, on_test])
-    return 0.9 if recipe.trainer.learning_rate == 1e-4 and not on_test else 0.5, 1.0
+    asked.append([name, recipe.learning_rate, on_test])
+    return 0.9 if recipe.learning_rate == 1e-4 and not on_test else 0.5, 1.0
 module.search.run = run
 """
 TABLE3 = """

@@ -22,7 +22,7 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import extract
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import predictor_of
 from tangent_jax.store.store import Store
@@ -75,7 +75,7 @@ def drawn(tmp_path_factory, photos):
     for s in range(5):
         seen = tuple(examples[3 * s : 3 * s + 3])
         own = {"examples": seen, "owners": {seen[0][1]: f"ann {EVIL}"}, "privacy": PRIVATE if s == 1 else None}
-        own |= {"recipe": recipe_of(dataset=f"folder:{photos}"), "classes": coats if s < 3 else digits}
+        own |= {"recipe": Recipe(dataset=f"folder:{photos}"), "classes": coats if s < 3 else digits}
         made = origin(s, **own)
         store.add(f"shard {s}", part(s), made if s < 3 else dataclasses.replace(made, head="f" * 64))
     store.compose()

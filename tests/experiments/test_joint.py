@@ -33,7 +33,7 @@ def test_joint_model_of_one_task_is_single():
     x = normal(4, (12, *predict.model.input_shape(predict.subset.stage)))
     examples = tuple((f"{i:064x}", f"{i}") for i in range(12))
     features = tj.Features(np.asarray(x), np.arange(12, dtype=np.int32) % 7, examples)
-    recipe = tj.store.recipe_of(epochs=2, batch_size=4)
+    recipe = tj.Recipe(epochs=2, batch_size=4)
     single = recipe.fit(predict, features).dw
     assert_rel_close(fit_jointly({"a": predict}, {"a": features}, recipe)["a"], single)
     other = dataclasses.replace(predict, w={**predict.w, "head": tree_normal(3, predict.w["head"])})

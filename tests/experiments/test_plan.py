@@ -17,7 +17,7 @@ from tangent_jax.train.fit import Training, train_epoch
 
 
 def test_plan_of_fit_is_its_program(monkeypatch):
-    recipe, rng = tj.store.recipe_of(batch_size=16, method="taft"), np.random.default_rng(0)
+    recipe, rng = tj.Recipe(batch_size=16, method="taft"), np.random.default_rng(0)
     predict = recipe.predictor(10)
     shape = (50, *predict.model.input_shape(predict.subset.stage))
     monkeypatch.setattr(protocol, "draw", lambda *_: pytest.fail("weights were drawn"))
@@ -26,7 +26,7 @@ def test_plan_of_fit_is_its_program(monkeypatch):
     assert planned["inputs_bytes"] == 4 * np.prod(shape)
     assert planned["training_peak_bytes"] > planned["weights_bytes"] + planned["inputs_bytes"]
     data = tj.Batches(rng.standard_normal(shape, np.float32), rng.integers(0, 10, 50), recipe.key, batch_size=16)
-    training = Training(predict, recipe.objective, recipe.trainer.optimizer(), (tj.metrics.accuracy,))
+    training = Training(predict, recipe.objective, recipe.optimizer(), (tj.metrics.accuracy,))
     chunk = Chunk(*data.resident(), *data.order(0))
     compiled = train_epoch.lower(training, training.start(predict.zeros()), chunk, None, 0.0).compile()
     assert planned["flops"] == compiled.cost_analysis()["flops"] > 1e6

@@ -25,7 +25,7 @@ def test_fedavg_starts_from_last_mean():
     x = normal(4, (12, *network.model.input_shape(network.subset.stage)))
     examples = tuple((f"{i:064x}", f"{i}") for i in range(12))
     train = tj.Features(np.asarray(x), np.arange(12, dtype=np.int32) % 7, examples)
-    recipe = tj.store.recipe_of(method="nlft", epochs=2, batch_size=4, learning_rate=0.01)
+    recipe = tj.Recipe(method="nlft", epochs=2, batch_size=4, learning_rate=0.01)
     rows = {"ann": np.arange(8), "bob": np.arange(8, 12)}
     want = network
     for _ in range(2):

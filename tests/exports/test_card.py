@@ -13,7 +13,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import FORMATS, export
 from tangent_jax.exports.summary import without_folders
 from tangent_jax.io.files import file_fingerprint
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 
 EVIL = ("<script>alert(1)</script>", "---\nlicense: mit", "a: b", '"q"\\', "`x`", "[y](http://e.vil)", "| \u2028\x7f😀")
 SAID = {
@@ -21,7 +21,7 @@ SAID = {
         f"shard {s}": (
             origin(
                 s,
-                recipe=recipe_of(
+                recipe=Recipe(
                     weights="/home/me/vit.safetensors",
                     dataset="folder:/home/me/photos.zip",
                     head="/home/me/head.safetensors",

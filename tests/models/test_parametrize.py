@@ -15,7 +15,7 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.trunk import Trunk
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 
 VARIANTS = {"token": {}, "layer scale, avg": {"layer_scale": True, "pool": "avg"}, "rotary": MODERN["rotary"]}
 VARIANTS["attention pool"] = MODERN["attention pool"]
@@ -83,7 +83,7 @@ def test_trunk_cache_is_shared(tmp_path, kind):
 def test_recipe_trains_factors():
     shapes = {}
     for method, kind in (("nlft", "lora"), ("taft", "lora"), ("nlft", "adapter"), ("taft", "adapter")):
-        predict = recipe_of(method=method, kind=kind, rank=4).predictor(10)
+        predict = Recipe(method=method, kind=kind, rank=4).predictor(10)
         shapes[method, kind] = {path.rpartition("/")[2] for path in predict.subset.paths}
         assert predict.subset.stage == 6
     assert shapes["nlft", "lora"] == {"lora_a", "lora_b", "kernel", "bias"}
@@ -93,13 +93,13 @@ def test_recipe_trains_factors():
 
 def test_bad_ranks_are_refused_by_name():
     with pytest.raises(InputError, match=r"rank must be a whole number in 1\.\.96; got 97"):
-        recipe_of(kind="lora", rank=97).predictor(10)
+        Recipe(kind="lora", rank=97).predictor(10)
     with pytest.raises(InputError, match=r"width must be a whole number in 1\.\.96; got 97"):
-        recipe_of(kind="adapter", rank=97).predictor(10)
+        Recipe(kind="adapter", rank=97).predictor(10)
     with pytest.raises(InputError, match=r"got lora for leaves such as .* Make the model by with_lora"):
         make_subset(small()[0], "lora")
     with pytest.raises(InputError, match="reset must not be given with kind lora; got True"):
-        recipe_of(kind="lora", reset=True).predictor(10)
+        Recipe(kind="lora", reset=True).predictor(10)
 
 
 KEY = jax.random.key(0)

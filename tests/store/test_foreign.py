@@ -38,7 +38,7 @@ from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import Trace
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import preview_removal, remove
 from tangent_jax.store.store import Store
 from tangent_jax.store.verification import verify, verify_receipt
@@ -67,7 +67,7 @@ def test_foreign_component_opens_nothing(tmp_path):
     saved = Checkpoint(RUN, "state", "", ())
     (canary / "checkpoints" / RUN / "state").mkdir(parents=True)
     write_whole(canary / "checkpoints" / RUN / "checkpoint.json", seal_fields(dataclasses.asdict(saved)))
-    recipe = recipe_of(weights="hf-hub:owner/name", dataset=f"folder:{canary}")
+    recipe = Recipe(weights="hf-hub:owner/name", dataset=f"folder:{canary}")
     theirs = origin(0, folders=(str(canary),), run=RUN, recipe=recipe)
     write_component(canary / "dw.safetensors", part(0), {"provenance": theirs.to_json()})
     before = snapshot(canary)
@@ -391,7 +391,7 @@ def test_names_of_others_move_no_cursor():
     assert [*read.classes, read.data.examples[0][1]] == ["\\x1b[2J", "\\x1b]0;title\\x07.jpg"]
     assert visible("plain caf\u00e9 \u65e5\u672c") == "plain caf\u00e9 \u65e5\u672c"
     with pytest.raises(InputError, match="characters that show"):
-        recipe_of(dataset="folder:\x1b[2J")
+        Recipe(dataset="folder:\x1b[2J")
 
 
 @pytest.mark.parametrize(
@@ -449,7 +449,7 @@ def test_paths_of_a_folder_of_others_stay_in_it(tmp_path):
 def test_private_rows_forget_removed(tmp_path, monkeypatch):
     """The names and identifiers of removed images are in no file of the cache or of the index."""
     monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(tmp_path / "index" / "index.sqlite"))
-    recipe, examples = recipe_of(kind="head"), pictures(6)
+    recipe, examples = Recipe(kind="head"), pictures(6)
     predict = recipe.predictor(3, load("builtin"))
     named = dataclasses.replace(examples, names=tuple(f"shard.tar/patient_{i:02}" for i in range(6)))
     cached = extract(predict, named, Cache(tmp_path / "cache"))

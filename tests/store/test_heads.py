@@ -30,7 +30,7 @@ from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.heads import join, union
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 from tangent_jax.store.verification import verify_receipt
@@ -123,7 +123,7 @@ SETTINGS = {"epochs": 1, "batch_size": 4, "head": "named"}
 def birds(tmp_path_factory):
     """(a data set of three classes, its recipe, the cache, the features, the predictor of all classes)."""
     root = tmp_path_factory.mktemp("birds")
-    recipe = recipe_of(**SETTINGS, dataset=f"folder:{photographs(root / 'images', 4, NAMES[:3])}")
+    recipe = Recipe(**SETTINGS, dataset=f"folder:{photographs(root / 'images', 4, NAMES[:3])}")
     data, cache = open_dataset(recipe.dataset), Cache(root / "cache")
     predict = recipe.predictor(data.classes, load("builtin"))
     return data, recipe, cache, extract(predict, data.train, cache), predict
@@ -211,7 +211,7 @@ def test_components_of_own_heads_compose_bodies(store):
 def test_class_without_images_leaves_head(tmp_path, birds, solver):
     """Retrained, and moved to the optimum: as if the class had never been."""
     data, recipe, _, features, predict = birds
-    recipe = recipe_of(**SETTINGS, dataset=recipe.dataset, solver=solver, penalty=0.1, certificate=1e-3)
+    recipe = Recipe(**SETTINGS, dataset=recipe.dataset, solver=solver, penalty=0.1, certificate=1e-3)
     store, rows = Store(tmp_path / "store"), {"a": np.arange(6)}
     fill(store, Shards(predict, features, recipe, rows, data.classes), factors=True)
     gone = [features.examples[i][0] for i in (4, 5)]
@@ -234,7 +234,7 @@ def test_class_without_images_leaves_head(tmp_path, birds, solver):
 def added(store, birds, name, dataset=None, classes=("gull", "heron"), **changes):
     """Adds a component of other classes, drawn numbers in the place of trained ones."""
     _, recipe, *_ = birds
-    recipe = recipe_of(**SETTINGS | {"dataset": dataset or recipe.dataset} | changes)
+    recipe = Recipe(**SETTINGS | {"dataset": dataset or recipe.dataset} | changes)
     predict = recipe.predictor(classes, load("builtin"))
     store.add(name, tree_normal(sum(map(ord, name)), predict.zeros()), make_provenance(predict, recipe, classes))
     return store
@@ -318,7 +318,7 @@ def test_resampling_keeps_no_components_apart(birds):
 def test_added_class_leaves_retrained_labels(tmp_path, head):
     """The new class comes first by name, so that the class indices of all others move."""
     folder = photographs(tmp_path / "images", 4, ("heron", "wren"))
-    recipe = recipe_of(dataset=f"folder:{folder}", kind="head", epochs=20, batch_size=4, learning_rate=0.1, head=head)
+    recipe = Recipe(dataset=f"folder:{folder}", kind="head", epochs=20, batch_size=4, learning_rate=0.1, head=head)
     data, cache = open_dataset(recipe.dataset), Cache(tmp_path / "cache")
     predict = recipe.predictor(data.classes, load("builtin"))
     features = extract(predict, data.train, cache)

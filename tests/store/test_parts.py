@@ -16,7 +16,7 @@ from tangent_jax.pretrained.load import load
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 from tangent_jax.store.verification import verify
@@ -31,7 +31,7 @@ SETTINGS = {"kind": "head", "epochs": 1, "batch_size": 8, "output": "tangent"}
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """(shards, a store that one process filled with them)."""
-    folder, recipe = tmp_path_factory.mktemp("trained"), recipe_of(**SETTINGS)
+    folder, recipe = tmp_path_factory.mktemp("trained"), Recipe(**SETTINGS)
     predict, digits = recipe.predictor(10, load("builtin")), open_dataset("digits")
     features = extract(predict, digits.train.take(np.arange(sum(SIZES))), Cache(folder / "cache"))
     ends = np.cumsum(SIZES)
@@ -50,7 +50,7 @@ def test_groups_are_decided_by_shards(trained):
     shards, _ = trained
     assert shards.groups() == GROUPS
     assert dataclasses.replace(shards, at_once=1).groups() == [[name] for name in ("0", "2", "1", "3", "4")]
-    exact = dataclasses.replace(shards, recipe=recipe_of(**SETTINGS, solver="optimum"))
+    exact = dataclasses.replace(shards, recipe=Recipe(**SETTINGS, solver="optimum"))
     assert exact.groups() == [[name] for name in shards.rows]
 
 
@@ -75,7 +75,7 @@ def test_replacement_names_the_old_cache(trained, tmp_path):
     shards, _ = trained
     store, names = Store(tmp_path / "store"), ["0", "1"]
     shards = dataclasses.replace(shards, rows={name: shards.rows[name] for name in names})
-    before = dataclasses.replace(shards, recipe=recipe_of(**SETTINGS, penalty=1e-3))
+    before = dataclasses.replace(shards, recipe=Recipe(**SETTINGS, penalty=1e-3))
     fill(store, before)
     digits = open_dataset("digits")
     again = extract(shards.predict, digits.train.take(np.arange(sum(SIZES))), Cache(tmp_path / "cache"))
@@ -86,7 +86,7 @@ def test_replacement_names_the_old_cache(trained, tmp_path):
 
 def changed(shards, **settings):
     """The same shards with other settings."""
-    return dataclasses.replace(shards, recipe=recipe_of(**{**SETTINGS, **settings}))
+    return dataclasses.replace(shards, recipe=Recipe(**{**SETTINGS, **settings}))
 
 
 def with_another_run(store, shards, other, monkeypatch):

@@ -19,7 +19,7 @@ from tangent_jax.store import erasure, removal
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
@@ -28,7 +28,7 @@ from tangent_jax.store.verification import verify
 TWINS = (("0" * 64, "a.jpg"), ("1" * 64, "b.jpg"), ("0" * 64, "a copy.jpg"))
 WHOSE = {f"photo {i}.jpg": "ann" for i in range(9)}
 PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
-SOLVED = recipe_of(solver="optimum", penalty=0.1)
+SOLVED = Recipe(solver="optimum", penalty=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def photographs(tmp_path_factory):
 @pytest.fixture
 def trained(photographs, tmp_path):
     """(a store of two shards trained on the photographs, their features, the cache)."""
-    recipe = recipe_of(dataset=f"folder:{photographs}", kind="head", epochs=1, output="tangent")
+    recipe = Recipe(dataset=f"folder:{photographs}", kind="head", epochs=1, output="tangent")
     cache = tmp_path / "cache"
     predict = recipe.predictor(2, load("builtin"))
     features = extract(predict, open_dataset(recipe.dataset).train, Cache(cache))

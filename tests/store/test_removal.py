@@ -36,7 +36,7 @@ from tangent_jax.store.lines import Add
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.receipts import Optimum, Trace
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained, check_finite, receipt_fields, rounded_up, solve_again
 from tangent_jax.store.store import Store
@@ -59,7 +59,7 @@ SETTINGS = {"kind": "head", "epochs": 1, "batch_size": 8, "output": "tangent"}
 
 @pytest.fixture
 def task(photographs, tmp_path):
-    recipe = recipe_of(**SETTINGS, dataset=f"folder:{photographs}")
+    recipe = Recipe(**SETTINGS, dataset=f"folder:{photographs}")
     predict = recipe.predictor(2, load("builtin"))
     data = open_dataset(recipe.dataset)
     return recipe, predict, data, Cache(tmp_path / "cache")
@@ -76,7 +76,7 @@ def test_cache_holds_no_removed_rows(task, tmp_path):
     """Tail inputs of two stages and decoded images; results and checkpoints of the run are listed."""
     recipe, predict, data, cache = task
     train = extract(predict, data.train, cache)
-    whole = recipe_of(**SETTINGS | {"kind": "everything"}).predictor(2, load("builtin"))
+    whole = Recipe(**SETTINGS | {"kind": "everything"}).predictor(2, load("builtin"))
     images = extract(whole, data.train, cache)  # stage 0: the decoded images
     gone = [train.examples[i][0] for i in (3, 41)]
     rows = [*train.inputs[[3, 41]], *images.inputs[[3, 41]]]
@@ -103,7 +103,7 @@ def test_cache_holds_no_removed_rows(task, tmp_path):
 @pytest.mark.parametrize("settings", [{"penalty": 0.0}, {"method": "nlft"}])
 def test_non_convex_retraining_has_no_bound(task, tmp_path, settings):
     _, _, data, cache = task
-    recipe = recipe_of(**SETTINGS | settings | {"dataset": task[0].dataset})
+    recipe = Recipe(**SETTINGS | settings | {"dataset": task[0].dataset})
     predict = recipe.predictor(2, load("builtin"))
     train = extract(predict, data.train, cache)
     store = Store(tmp_path / "store")
@@ -115,7 +115,7 @@ def test_non_convex_retraining_has_no_bound(task, tmp_path, settings):
 @pytest.mark.parametrize("settings", [{}, {"solver": "optimum", "penalty": 0.1}])
 def test_retrained_component_names_first_cache(task, tmp_path, settings):
     _, _, data, first = task
-    recipe = recipe_of(**SETTINGS | settings | {"dataset": task[0].dataset})
+    recipe = Recipe(**SETTINGS | settings | {"dataset": task[0].dataset})
     predict = recipe.predictor(2, load("builtin"))
     train, other = extract(predict, data.train.take(np.arange(12)), first), Cache(tmp_path / "other")
     store = Store(tmp_path / "store")
@@ -164,7 +164,7 @@ def test_composing_brings_no_image_back(task, tmp_path, capsys):
     fill(store, shards)
     assert [*store] == ["shard 0"]
     assert all(line["op"] != "discard" for line in store.journal.entries)
-    other = recipe_of(**SETTINGS, dataset=recipe.dataset, penalty=1e-3)
+    other = Recipe(**SETTINGS, dataset=recipe.dataset, penalty=1e-3)
     fill(store, dataclasses.replace(shards, recipe=other))  # anew: no receipt
     assert [*store] == ["shard 0"]
     assert len(store.state.receipts) == 2
@@ -517,11 +517,11 @@ def test_exact_removal_moves_uncertain_component():
 
     rng, identifiers = np.random.default_rng(0), tuple((f"{i:064x}", f"{i}") for i in range(30))
     data = Features(rng.normal(size=(30, 6)).astype(np.float32), rng.integers(0, 3, 30), identifiers)
-    recipe, zero = recipe_of(solver="optimum", penalty=0.1, certificate=10.0), {"kernel": np.zeros((6, 3), np.float32)}
+    recipe, zero = Recipe(solver="optimum", penalty=0.1, certificate=10.0), {"kernel": np.zeros((6, 3), np.float32)}
     whole = solve(linear, data, recipe.objective, start=zero, certificate=1e-4).dw
     left, said = data.take(np.arange(29)), origin(0, recipe=recipe, total_penalty=3.0)
-    new = solve_again(said, recipe, recipe.trainer, linear, left, whole, "a")
-    assert new.optimum.certificate <= new.optimum.certificate_before / 10 < recipe.trainer.certificate / 10
+    new = solve_again(said, recipe, linear, left, whole, "a")
+    assert new.optimum.certificate <= new.optimum.certificate_before / 10 < recipe.certificate / 10
     objective = make_objective(penalty=3.0 / 29)
     never = solve(linear, left, objective, start=zero, certificate=1e-4).dw
     moved, gap = (np.linalg.norm(dw["kernel"] - never["kernel"]) for dw in (whole, new.dw))

@@ -25,7 +25,7 @@ from tangent_jax.store import removal
 from tangent_jax.store.apart import Shards
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.receipts import Trace, read_receipt
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import erase_cached, preview_removal, remove, retrain_all
 from tangent_jax.store.store import Store
 from tangent_jax.store.verification import verify, verify_receipt
@@ -50,7 +50,7 @@ def seen(*names, first=0):
 def store(tmp_path):
     """A store of two components, of the images of class a and of class b; their data set is not there."""
     store = Store(tmp_path / "store")
-    recipe = recipe_of(dataset=f"folder:{tmp_path / 'away'}")
+    recipe = Recipe(dataset=f"folder:{tmp_path / 'away'}")
     for number, (name, files, owners) in enumerate((("a", OF_A, "ann bob bob"), ("b", OF_B, "bob cy cy"))):
         whose = dict(zip(files, owners.split(), strict=True))
         examples = seen(*files, first=10 * number)
@@ -168,7 +168,7 @@ def test_component_keeps_owner_forms(tmp_path):
 
 def test_images_without_owner_are_counted(tmp_path, capsys):
     write(tmp_path / "photographs", *OF_A, *OF_B, "test/a/x.png", "test/b/y.png")
-    recipe = recipe_of(dataset=f"folder:{tmp_path / 'photographs'}", kind="head", epochs=1)
+    recipe = Recipe(dataset=f"folder:{tmp_path / 'photographs'}", kind="head", epochs=1)
     predict = recipe.predictor(2)
     train = extract(predict, open_dataset(recipe.dataset).train, Cache(tmp_path / "cache"))
     shards = Shards(predict, train, recipe, {"all": np.arange(len(train))})

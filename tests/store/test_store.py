@@ -30,7 +30,7 @@ from tangent_jax.store.files import read_component
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import receipt_text
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.state import State
@@ -398,11 +398,11 @@ def test_anchor_is_known_by_body_leaves():
 )
 def test_loss_spelling_keeps_recipes_equal(text, spelled, tmp_path):
     """So their components add, and each goes on where the other was stopped."""
-    recipe = recipe_of(loss=text)
-    assert (spell_loss(recipe.objective.loss), recipe) == (spelled, recipe_of(loss=spelled))
+    recipe = Recipe(loss=text)
+    assert (spell_loss(recipe.objective.loss), recipe) == (spelled, Recipe(loss=spelled))
     assert recipe.objective == make_objective(text)
     store = Store(tmp_path / "store")
-    store.add("a", part(1), origin(1, recipe=recipe_of(loss=spelled)))
+    store.add("a", part(1), origin(1, recipe=Recipe(loss=spelled)))
     store.add("b", part(2), origin(2, recipe=recipe))
     assert {component.recipe.settings["loss"] for component in map(store.provenance, store)} == {spelled}
 

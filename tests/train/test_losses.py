@@ -11,7 +11,7 @@ from helpers import assert_rel_close, normal
 from tangent_jax import losses as public
 from tangent_jax.commands.shared.table import TABLE
 from tangent_jax.core.checks import InputError
-from tangent_jax.store.recipe import recipe_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.train import losses
 from tangent_jax.train.objective import make_objective
 
@@ -100,7 +100,7 @@ def test_every_loss_is_convex_in_the_logits(x64, loss):
 def test_named_loss_is_public_everywhere(name):
     """What CONTRIBUTING.md asks of one, so that no place is forgotten."""
     numbers = numbers_of(name)
-    loss = recipe_of(loss=":".join([name, *(f"{n}={v}" for n, v in numbers.items())])).objective.loss
+    loss = Recipe(loss=":".join([name, *(f"{n}={v}" for n, v in numbers.items())])).objective.loss
     assert loss == OTHERS[name]
     assert jax.tree.leaves(loss) == [*numbers.values()], "hyper-parameters are data_fields: a search compiles once"
     assert type(loss).__name__ in public.__all__

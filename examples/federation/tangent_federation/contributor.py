@@ -59,9 +59,7 @@ class Contributor:
 
     def recipe(self, request: Request) -> AnyRecipe:
         """The recipe of a request, with the data set and the weights that are here."""
-        anchor = request.recipe.anchor
-        anchor = dataclasses.replace(anchor, weights=self.weights or anchor.weights)
-        return dataclasses.replace(request.recipe, dataset=self.dataset, anchor=anchor)
+        return dataclasses.replace(request.recipe.with_weights(self.weights or None), dataset=self.dataset)
 
     def classes(self, listed: str = "") -> tuple[str, ...]:
         """The names of its classes, which the server joins with others'; none where the settings list all classes."""

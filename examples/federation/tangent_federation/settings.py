@@ -8,7 +8,7 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.models import FeatureSettings
-from tangent_jax.store import Adam, Anchor, Optimum, StatisticsRecipe
+from tangent_jax.store import StatisticsRecipe
 from tangent_jax.store.recipe import AnyRecipe
 
 PARTS = {"lda": ("h",), "place": ("h", "place"), "exact": ("h", "ntk", "place")}
@@ -90,15 +90,14 @@ class Settings:
 
     def recipe(self) -> AnyRecipe:
         """The recipe of all components."""
-        anchor = Anchor(self.weights)
+        shared: Any = {"weights": self.weights, "dataset": self.dataset}
         if self.method != "taft":
             features = FeatureSettings(PARTS[self.method], width=self.width)
-            return StatisticsRecipe(anchor, features, dataset=self.dataset)
+            return StatisticsRecipe(**shared, features=features)
         if self.solver == "adam":
-            return tj.Recipe(anchor, trainer=Adam(self.learning_rate, self.epochs), dataset=self.dataset)
-        optimum = Optimum(certificate=1e-9, passes=self.passes)  # the passes decide
-        objective = tj.make_objective(penalty=self.penalty)
-        return tj.Recipe(anchor, objective=objective, trainer=optimum, dataset=self.dataset)
+            return tj.Recipe(**shared, learning_rate=self.learning_rate, epochs=self.epochs)
+        near = 1e-9  # the passes decide
+        return tj.Recipe(**shared, solver="optimum", penalty=self.penalty, certificate=near, passes=self.passes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -66,7 +66,7 @@ def check_flags(config: FirstSession, recipe: tj.Recipe) -> None:
     """Raises InputError for a --save_anchor that cannot be, before any long work."""
     if config.save_anchor is None:
         return
-    if recipe.trained.is_linear:
+    if recipe.is_linear:
         raise InputError(
             f"--save_anchor needs --method=nlft, whose network has the weights w + dw; got {config.method}, for which "
             "w + dw is another model"

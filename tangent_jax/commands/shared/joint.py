@@ -15,7 +15,6 @@ import numpy as np
 from jax import Array
 
 import tangent_jax as tj
-from tangent_jax.core.checks import instance
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Parts
 from tangent_jax.io.log import current_log
@@ -53,11 +52,10 @@ def fit_jointly(
         for data, count, end in zip(features.values(), counts, ends, strict=True)
     ]
     inputs = Parts([data.inputs for data in features.values()])
-    adam = instance("trainer", recipe.trainer, tj.store.Adam)
-    batches = tj.Batches(inputs, np.concatenate(targets), recipe.key, batch_size=adam.batch_size)
+    batches = tj.Batches(inputs, np.concatenate(targets), recipe.key, batch_size=recipe.batch_size)
     objective = dataclasses.replace(recipe.objective, loss=OfOwnTask(recipe.objective.loss))
     dw = tj.fit(
-        whole, batches, objective, optimizer=adam.optimizer(), epochs=adam.epochs, log=current_log(), progress=shown
+        whole, batches, objective, optimizer=recipe.optimizer(), epochs=recipe.epochs, log=current_log(), progress=shown
     ).dw
 
     weights = {}

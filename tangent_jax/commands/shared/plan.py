@@ -32,7 +32,7 @@ from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.train import clip_all, private_step
 from tangent_jax.solver import passes
 from tangent_jax.solver.problem import SIGNALS
-from tangent_jax.store import Adam, Optimum
+from tangent_jax.store.training import program
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State, chunk_shapes, make_training, train_epoch
 from tangent_jax.train.optimizers import as_data
@@ -67,21 +67,19 @@ def plan_of(
 ) -> dict[str, Any]:
     """The plan of a run on this many examples: FLOPs and bytes of a step or pass, and peaks, for one device."""
     mesh = mesh_of(topology)
-    anchor = recipe.anchor
-    predict: Any = jax.eval_shape(lambda: recipe.predictor(classes, tj.load(anchor.weights, anchor.architecture)))
+    predict: Any = jax.eval_shape(lambda: recipe.predictor(classes))
     features = features_of(recipe, predict, examples)
-    trainer = recipe.trainer
-    if isinstance(trainer, Optimum):
+    if recipe.is_optimum:
         kind = "optimum"
         batches = features.batches(batch_size=passes.pass_batch(predict, predict.zeros(), features.inputs))
         phase = optimum_phase(recipe.objective, predict, batches, mesh)
     else:
         kind = "fit" if mechanism is None else "private"
-        batches = trainer.batches(features, recipe.key)
+        batches = recipe.batches(features)
         if mechanism is None:
-            phase = fit_phase(recipe.objective, trainer, predict, batches, mesh)
+            phase = fit_phase(recipe, predict, batches, mesh)
         else:
-            phase = private_phase(recipe.objective, trainer, predict, batches, mechanism, mesh)
+            phase = private_phase(recipe, predict, batches, mechanism, mesh)
     lower = figures_of(trunk_phase(predict, mesh))["training_peak_bytes"] if predict.subset.stage else 0
     training = figures_of(phase)
     device = mesh.devices.flat[0]
@@ -123,7 +121,7 @@ def mesh_of(topology: str | None) -> Mesh:
 def features_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> tj.Features:
     """Features with as many examples as the data set, as zeros that take no memory."""
     stage = predict.subset.stage
-    kind = np.dtype(jnp.dtype(recipe.cache_dtype or recipe.trained.dtype)) if stage else np.dtype(np.uint8)
+    kind = np.dtype(jnp.dtype(recipe.cache_dtype or recipe.dtype)) if stage else np.dtype(np.uint8)
     inputs = np.broadcast_to(np.zeros((), kind), (count, *predict.model.input_shape(stage)))
     return tj.Features(inputs, np.zeros(count, np.int32), ())
 
@@ -137,22 +135,21 @@ def trunk_phase(predict: tj.Predictor, mesh: Mesh) -> Phase:
     return Phase({"trunk": lowered}, size_of((w, images)))
 
 
-def fit_phase(objective: tj.Objective, adam: Adam, predict: tj.Predictor, batches: tj.Batches, mesh: Mesh) -> Phase:
+def fit_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mesh: Mesh) -> Phase:
     """The steps of a chunk of `fit`."""
-    training = make_training(predict, objective, **adam.program())
+    training = make_training(predict, recipe.objective, **program(recipe))
     state = jax.eval_shape(lambda: training.start(predict.zeros()))
     arguments = (*on_mesh((training, state), mesh), first_chunk(batches, mesh))
     return Phase({"step": train_epoch.lower(*arguments, None, 0.0)}, size_of(arguments))
 
 
 def private_phase(
-    objective: tj.Objective, adam: Adam, predict: tj.Predictor, batches: tj.Batches, mechanism: tj.privacy.Mechanism,
-    mesh: Mesh,
-) -> Phase:  # fmt: skip
+    recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mechanism: tj.privacy.Mechanism, mesh: Mesh
+) -> Phase:
     """The clipped sum of a chunk of micro-batches, and the step on the noisy mean."""
-    optimizer = as_data(tj.privacy.momentum(adam.learning_rate))
+    optimizer = as_data(tj.privacy.momentum(recipe.learning_rate))
     start = jax.eval_shape(lambda: State(predict.zeros(), optimizer.init(predict.zeros())))
-    predict, state, loss, mechanism, optimizer = on_mesh((predict, start, objective, mechanism, optimizer), mesh)
+    predict, state, loss, mechanism, optimizer = on_mesh((predict, start, recipe.objective, mechanism, optimizer), mesh)
     chunk = first_chunk(batches, mesh)
     clip = predict, state.dw, chunk, chunk.present.shape[0], loss, mechanism
     total, key = on_mesh((jax.eval_shape(clip_all, *clip), jax.eval_shape(lambda: step_key(mechanism, 0, 0))), mesh)

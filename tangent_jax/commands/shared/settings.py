@@ -13,7 +13,7 @@ from tangent_jax.core.checks import InputError, about
 from tangent_jax.data import MOST_PIXELS, ImageSize
 from tangent_jax.io.files import expand_path
 from tangent_jax.models.subsets import KINDS, MADE
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import Recipe
 
 PRIVATE_KINDS = tuple(kind for kind in KINDS if kind not in (*MADE, "everything"))
 """The subsets that a private run trains."""
@@ -24,7 +24,7 @@ NAMED = (
     *("dataset", "cache_dtype", "method", "blocks", "rank", "radius"),
 )
 FIELD_OF = {"lr": "learning_rate", "subset": "kind"} | dict(zip(NAMED, NAMED, strict=True))
-"""The flat setting of a Recipe (FLAT) that a flag sets; no other flag sets one, whatever its name."""
+"""The field of a Recipe that a flag sets; no other flag sets one, whatever its name."""
 Needs = Mapping[str, Mapping[str, tuple[Any, ...]]]
 NEEDS: Needs = {
     "certificate": {"solver": ("optimum",)},
@@ -146,9 +146,9 @@ class Results(Settings):
 class Model(Settings):
     """The pre-trained network."""
 
-    weights: str = FLAT["weights"]
-    architecture: str | None = FLAT["architecture"]
-    image_size: ImageSize | None = FLAT["image_size"]
+    weights: str = Recipe.weights
+    architecture: str | None = Recipe.architecture
+    image_size: ImageSize | None = Recipe.image_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class Reading(Settings):
     """How images are read, and where their features are kept."""
 
     cache_dir: str = "~/.cache/tangent_jax"
-    cache_dtype: str | None = FLAT["cache_dtype"]
+    cache_dtype: str | None = Recipe.cache_dtype
     skip_unreadable: bool = False
     decode_processes: int = 0
     most_pixels: int = MOST_PIXELS
@@ -169,7 +169,7 @@ class FeatureFlags(Model):
     width: int = 4096
     directions: int = 1
     feature_blocks: int | str | None = None
-    seed: int = FLAT["seed"]
+    seed: int = Recipe.seed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,35 +178,35 @@ class FirstSession(Model):
 
     leave_out_anchor_images: bool = False
     save_anchor: str | None = None
-    method: str = FLAT["method"]
+    method: str = Recipe.method
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compute(Settings):
     """How the network is computed."""
 
-    dtype: str = FLAT["dtype"]
-    linearization: str = FLAT["linearization"]
-    output: str = FLAT["output"]
+    dtype: str = Recipe.dtype
+    linearization: str = Recipe.linearization
+    output: str = Recipe.output
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training(Settings):
     """The objective, and its optimizer's epochs."""
 
-    loss: str = FLAT["loss"]
-    penalty: float = FLAT["penalty"]
-    epochs: int = FLAT["epochs"]
-    batch_size: int = FLAT["batch_size"]
+    loss: str = Recipe.loss
+    penalty: float = Recipe.penalty
+    epochs: int = Recipe.epochs
+    batch_size: int = Recipe.batch_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimum(Settings):
     """The solver, and how far it goes."""
 
-    solver: str = FLAT["solver"]
-    certificate: float = FLAT["certificate"]
-    passes: int = FLAT["passes"]
+    solver: str = Recipe.solver
+    certificate: float = Recipe.certificate
+    passes: int = Recipe.passes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,10 +226,10 @@ class Single(Model, Reading, Compute, Results):
     The output is the tangent alone: f_w(x) of a random head would count once, for any number of models.
     """
 
-    dataset: str = FLAT["dataset"]
+    dataset: str = Recipe.dataset
     output: str = "tangent"
     blocks: int = 1
-    seed: int = FLAT["seed"]
+    seed: int = Recipe.seed
     held_out: bool = False
 
 

@@ -25,7 +25,7 @@ from tangent_jax.io.files import expand_path
 from tangent_jax.io.paths import is_url
 from tangent_jax.io.records import first_names
 from tangent_jax.models.ntk import ComponentPredictor
-from tangent_jax.store.recipe import FLAT, Anchor, AnyRecipe
+from tangent_jax.store.recipe import AnyRecipe, BaseRecipe, Recipe
 from tangent_jax.train.evaluate import compile_outputs
 
 CHOICES = ("held_out", "leave_one_out")
@@ -33,7 +33,7 @@ CHOICES = ("held_out", "leave_one_out")
 
 
 def settings(config: Settings, **changes: Any) -> dict[str, Any]:
-    """The flat settings of the binary's flags, with changes; those of lists, which are searched, have the default."""
+    """The settings of a recipe by the binary's flags, with changes; lists, which are searched, are left out."""
     given: dict[str, Any] = {field: getattr(config, flag) for flag, field in FIELD_OF.items() if hasattr(config, flag)}
     for field, value in [*given.items()]:
         if isinstance(value, tuple) and field != "image_size":
@@ -41,20 +41,23 @@ def settings(config: Settings, **changes: Any) -> dict[str, Any]:
     rate = getattr(config, "lr_nlft", None)
     if changes.get("method") == "nlft" and rate is not None:
         given["learning_rate"] = rate
-    flat = FLAT | given | changes
-    return flat | {"dataset": without_groups(flat["dataset"])}
+    given |= changes
+    if given.get("method") == "fc":
+        given |= {"method": Recipe.method, "kind": "head", "reset": False, "new_class_token": False}
+    return given | {"dataset": without_groups(given.get("dataset", Recipe.dataset))}
 
 
 def recipe(config: Settings, **changes: Any) -> tj.Recipe:
-    """The recipe of the binary's flags, with changes of its flat settings."""
-    return tj.store.recipe_of(**settings(config, **changes))
+    """The recipe of the binary's flags, with changes."""
+    return tj.Recipe(**settings(config, **changes))
 
 
 def recipe_of(config: Settings, features: tj.models.FeatureSettings) -> tj.store.StatisticsRecipe:
     """The recipe of statistics of these features, on the flags' model and data."""
     flags = recipe(config)
-    features = dataclasses.replace(features, dtype=flags.trained.dtype)
-    return tj.store.StatisticsRecipe(flags.anchor, features, dataset=flags.dataset, cache_dtype=flags.cache_dtype)
+    features = dataclasses.replace(features, dtype=flags.dtype)
+    shared = {field.name: getattr(flags, field.name) for field in dataclasses.fields(BaseRecipe)}
+    return tj.store.StatisticsRecipe(**shared, features=features)
 
 
 def settings_of(text: str) -> tj.solver.Settings:
@@ -101,10 +104,10 @@ def open_datasets(config: Settings) -> dict[str, Dataset]:
 
 def predictor(recipe: AnyRecipe, classes: int | Sequence[str]) -> Any:
     """The recipe's predictor, of weights that are loaded once."""
-    return recipe.predictor(classes, pretrained(recipe.anchor))
+    return recipe.predictor(classes, pretrained(recipe))
 
 
-def pretrained(anchor: Model | Anchor) -> tj.Pretrained:
+def pretrained(anchor: Model | BaseRecipe) -> tj.Pretrained:
     """The weights of the flags or of a recipe, at their own image size; loaded once."""
     return load(anchor.weights, anchor.architecture)
 
@@ -259,7 +262,7 @@ def whitened(config: Reading, public: str | None, predict: tj.Predictor, train: 
 
 
 @functools.cache
-def run_key(config: Reading, spec: str, anchor: Model | Anchor) -> str:
+def run_key(config: Reading, spec: str, anchor: Model | BaseRecipe) -> str:
     """The identity that all runs on a data set share: every image and label of every split, and the weights."""
     read = config.skip_unreadable, config.most_pixels
     return identity(open_dataset(spec).identity(), pretrained(anchor), read, tj.__version__)
