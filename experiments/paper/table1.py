@@ -8,7 +8,6 @@ is saved in runs.jsonl under --out, and the same command does not repeat it.
 import dataclasses
 import itertools
 import sys
-from typing import Any
 
 import tangent_jax as tj
 from experiments.shared import search
