@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
-from tangent_jax.privacy.public import check_public
 from tangent_jax.store.keys import Key
 from tangent_jax.store.lines import Released
 from tangent_jax.store.provenance import Provenance
@@ -46,6 +45,8 @@ def check_account(new: Provenance, origins: Collection[Provenance], state: State
             f"accounts must be of the unit {', '.join(units)}; got {account.mechanism.unit}. "
             "Keep components that protect another unit in a store of their own"
         )
+    from tangent_jax.privacy.public import check_public  # loads models and a solver
+
     new.protected_units()  # raises if an owner is unknown
     private = set().union(*(origin.data.identifiers for origin in here))
     released = set().union(*(account.examples for account in state.released))

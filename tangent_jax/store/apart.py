@@ -112,18 +112,12 @@ class Shards:
 
     def rows_left(self, store: Store) -> dict[str, np.ndarray]:
         """The rows of each shard without examples that were removed from the store; empty shards are left out."""
-        left = left_of(store, self)
+        gone = np.array([store.has_forgotten(identifier) for identifier, _ in self.features.examples], bool)
+        left = {name: rows[~gone[rows]] for name, rows in self.rows.items()}
         count = sum(map(len, self.rows.values())) - sum(map(len, left.values()))
         if count:
             print(f"{count} images were removed from {store.root} and are left out", file=sys.stderr)
-        return left
-
-
-def left_of(store: Store, shards: Shards) -> dict[str, np.ndarray]:
-    """The rows of each shard without examples that were removed from the store, without shards that have none left."""
-    gone = np.array([store.has_forgotten(identifier) for identifier, _ in shards.features.examples], bool)
-    left = {name: rows[~gone[rows]] for name, rows in shards.rows.items()}
-    return {name: rows for name, rows in left.items() if len(rows)}
+        return {name: rows for name, rows in left.items() if len(rows)}
 
 
 def fill(

@@ -53,11 +53,6 @@ class Line(Checked):
     time: str = dataclasses.field(default_factory=timestamp)
 
     @property
-    def operation(self) -> str:
-        """Its name in the journal."""
-        return type(self).__name__.lower()
-
-    @property
     def adds(self) -> list[str]:
         """The names of the components that it brings in."""
         return []
@@ -193,7 +188,7 @@ def parse(fields: dict[str, Any]) -> Line:
 def spell(line: Line) -> dict[str, Any]:
     """The fields of a line as JSON has them: the inverse of `parse`."""
     fields = {name: value for name, value in dataclasses.asdict(line).items() if value is not None}
-    return {"op": line.operation, **fields}
+    return {"op": type(line).__name__.lower(), **fields}
 
 
 def partial_of(folder: Path, fingerprint: str) -> Path:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,18 +15,19 @@ from tangent_jax._version import __version__
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import composed_name, normal_name
 from tangent_jax.core.owners import Owner
-from tangent_jax.data import Preprocessing
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.paths import is_url
 from tangent_jax.io.records import convert, parse_json, plain
-from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.feature_settings import FeatureSettings
-from tangent_jax.models.ntk import ComponentPredictor
-from tangent_jax.models.protocol import Arrays
 from tangent_jax.models.session import FirstSession
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.recipe import AnyRecipe
-from tangent_jax.train.features import Features
+
+if TYPE_CHECKING:
+    from tangent_jax.models.ntk import ComponentPredictor
+    from tangent_jax.models.protocol import Arrays
+    from tangent_jax.train.features import Features
 
 IDENTIFIER = re.compile("[0-9a-f]{64}")
 Images = tuple[tuple[str, str], ...]
@@ -82,7 +83,7 @@ class Data:
         """Each image that training saw: its own, and public ones."""
         return self.examples + self.public
 
-    def of(self, features: Features) -> "Data":
+    def of(self, features: "Features") -> "Data":
         """The data of a component trained on these features, with the owners and public images known here."""
         owner_of = {normal_name(name): owner for name, owner in self.owners.items()}
         owners = {name: owner_of[normal_name(name)] for _, name in features.examples if normal_name(name) in owner_of}
@@ -171,7 +172,7 @@ class Provenance:
         object.__setattr__(self, "classes", tuple(visible(composed_name(name)) for name in self.classes))
 
     def trained_on(
-        self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
+        self, features: "Features", seconds: float, folders: tuple[str, ...] = (), **changes: Any
     ) -> "Provenance":
         """This provenance for a component trained on these examples.
 
@@ -195,12 +196,9 @@ class Provenance:
 
     def same_training(self, now: "Provenance") -> bool:
         """True if training now would give the same component: equal settings, examples and targets."""
-        known = [field for field in ("preprocessing", "output", "classes") if getattr(self, field)]
-        pairs = [(getattr(self, field), getattr(now, field)) for field in ("recipe", "anchor", "head", *known)]
-        pairs.append((self.data.examples, now.data.examples))
-        if self.data.targets:
-            pairs.append((self.data.targets, now.data.targets))
-        return all(first == second for first, second in pairs)
+        fields = ("recipe", "anchor", "head", "preprocessing", "classes")
+        data = (self.data.examples, self.data.targets) == (now.data.examples, now.data.targets)
+        return data and all(getattr(self, field) == getattr(now, field) for field in fields)
 
     @property
     def recipe(self) -> AnyRecipe | None:
@@ -244,7 +242,7 @@ class Provenance:
 
 
 def make_provenance(
-    predict: ComponentPredictor, recipe: AnyRecipe | None = None, classes: Sequence[str] = ()
+    predict: "ComponentPredictor", recipe: AnyRecipe | None = None, classes: Sequence[str] = ()
 ) -> Provenance:
     """The provenance of this predictor's components; `trained_on` adds the examples.
 
@@ -260,6 +258,8 @@ def make_provenance(
     >>> origin.recipe.seed, origin.classes
     (3, ('a', 'b', 'c'))
     """
+    from tangent_jax.models.anchor import fingerprints
+
     predict = predict.for_components(len(classes))
     anchor, head = fingerprints(predict.w)
     model = predict.model
@@ -277,6 +277,6 @@ def make_provenance(
     )
 
 
-def settings_of(inputs: Preprocessing | Arrays) -> dict[str, Any]:
+def settings_of(inputs: "Preprocessing | Arrays") -> dict[str, Any]:
     """The form of a model's inputs as JSON."""
     return inputs.settings if isinstance(inputs, Preprocessing) else dataclasses.asdict(inputs)
