@@ -1,7 +1,7 @@
 """The privacy accounts of a store: what its components spend together, and which may come in.
 
 Components that were composed or exported and then removed still count: their release cannot be undone. Their units
-stand in hidden forms (keys.py).
+are kept in hidden form (keys.py).
 """
 
 from collections.abc import Collection, Mapping

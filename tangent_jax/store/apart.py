@@ -64,7 +64,7 @@ class Shards:
         return own_head(self.predict, self.features.take(self.rows[name]), self.recipe, self.classes)
 
     @property
-    def together(self) -> Recipe | None:
+    def joint_recipe(self) -> Recipe | None:
         """The recipe, if several shards train as one program; None for optima, and components of their own classes."""
         match self.recipe:
             case Recipe(is_optimum=False, is_by_class=False):
@@ -84,16 +84,16 @@ class Shards:
             process. So a component has the same bits whichever process trains it, on one kind of device.
         """
         names = [*self.rows]
-        if self.together is None:
+        if self.joint_recipe is None:
             return [[name] for name in names]
-        return [[names[s] for s in members] for members in groups(self.batches(self.together, names), self.at_once)]
+        return [[names[s] for s in members] for members in groups(self.batches(self.joint_recipe, names), self.at_once)]
 
     def fit(self, names: Iterable[str] | None = None) -> dict[str, Fitted]:
         """Trains these shards, or all: as one program or one by one, as `groups` says. Returns a result for each."""
         names = [*(self.rows if names is None else names)]
-        if self.together is None:
+        if self.joint_recipe is None:
             return {name: self.recipe.for_shard(name).fit(*self.task(name)) for name in names}
-        recipe = self.together
+        recipe = self.joint_recipe
         settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": self.at_once}
         fitted = fit_many(self.predict, self.batches(recipe, names), recipe.objective, **settings, progress=shown)
         return dict(zip(names, fitted, strict=True))

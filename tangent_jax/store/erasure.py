@@ -2,7 +2,7 @@
 
     `erase_cached`   overwrites the rows of removed images in one folder of a cache, and deletes their index entries
     `files_of`       the store's own files that a removal deletes
-    `others`         other places that the provenance names, exports, and neighbouring stores: listed, and not opened
+    `unreached`      other places that the provenance names, exports, and neighbouring stores: listed, and not opened
 
 A place is a `Trace`. A link in a cache is not followed.
 """
@@ -75,7 +75,7 @@ def files_of(store: Store, names: Sequence[str]) -> tuple[Trace, ...]:
     return (*traces, *(Trace("composition", str(store.file("composed", entry))) for entry in composed))
 
 
-def others(store: Store, names: Sequence[str], unseen: Sequence[str], cache: Path) -> tuple[Trace, ...]:
+def unreached(store: Store, names: Sequence[str], unseen: Sequence[str], cache: Path) -> tuple[Trace, ...]:
     """Each known place that a removal does not reach, from what the store says alone: none is opened.
 
     Args:

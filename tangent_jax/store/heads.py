@@ -121,10 +121,9 @@ class Widened(Components):
         return widen(self.predict, self.classes, self.store.read_tree(name), self.store.provenance(name).classes)
 
     def __getitem__(self, name: str) -> Component:
-        component = self.store[name]
         own = self.store.provenance(name).classes
-        factors = None if component.factors is None else widen_factors(component.factors, self.classes, own)
-        return Component(widen(self.predict, self.classes, component.dw, own), None, factors)
+        factors = widen_factors(self.store.factors(name), self.classes, own) if self.store.has_factors(name) else None
+        return Component(self.read_tree(name), None, factors)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

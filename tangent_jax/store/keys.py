@@ -34,7 +34,7 @@ class Key:
 
     @property
     def id(self) -> str:
-        """16 hex digits that name the key, and tell nothing about it."""
+        """16 hex digits that name the key and reveal nothing about it."""
         return hashlib.sha256(self.secret).hexdigest()[:16]
 
     def hide(self, text: str) -> str:
@@ -42,7 +42,7 @@ class Key:
         return hmac.digest(self.secret, text.encode(errors="surrogatepass"), "sha256").hex()
 
     def hide_all(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """The hidden forms of texts, sorted, so that their order tells nothing."""
+        """The hidden forms of texts, sorted, so that their order reveals nothing."""
         return tuple(sorted({*map(self.hide, texts)}))
 
 

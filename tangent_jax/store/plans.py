@@ -154,7 +154,7 @@ def images_of_components(origins: Mapping[str, Provenance], names: Sequence[str]
 
 
 def images_of_owner(store: Store, origins: Mapping[str, Provenance], owner: Owner) -> tuple[set[str], dict[str, str]]:
-    """(the identifiers of an owner's images, the day of an earlier removal of this owner if none is left)."""
+    """(the identifiers of an owner's images, the date of an earlier removal of this owner if there are none)."""
     found: set[str] = set()
     for component, origin in origins.items():
         recorded = {normal_name(name): whose for name, whose in origin.data.owners.items()}
@@ -176,7 +176,7 @@ def images_of_owner(store: Store, origins: Mapping[str, Provenance], owner: Owne
 def images_named(
     store: Store, origins: Mapping[str, Provenance], words: Sequence[str]
 ) -> tuple[set[str], dict[str, str]]:
-    """(the identifiers that words mean, the day of an earlier removal of each word that means none or a removed one).
+    """(the identifiers of the named images, the date of the removal of each name that is of none or of a removed one).
 
     A word is an identifier, or the name of an image that a component or its anchor recorded.
     """

@@ -176,7 +176,7 @@ class Receipt:
 
 
 def survivors_of(weights: Mapping[str, str], key: Key) -> dict[str, str]:
-    """The components of a store as a receipt lists them: hidden name, hidden fingerprint, in an order of no meaning."""
+    """The components of a store as a receipt lists them: hidden names and fingerprints, sorted by hidden name."""
     return dict(sorted((key.hide(name), key.hide(of_weights)) for name, of_weights in weights.items()))
 
 

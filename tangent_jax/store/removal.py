@@ -243,9 +243,9 @@ def outside(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = Fal
     def is_removed(identifier: str) -> bool:
         return identifier in gone or store.has_forgotten(identifier)
 
-    others = erasure.others(store, [*plan.components], plan.unseen, cache.path)
+    unreached = erasure.unreached(store, [*plan.components], plan.unseen, cache.path)
     cached = erasure.erase_cached(cache.path, is_removed, names, only_look)
-    return cached._replace(not_reached=cached.not_reached + others)
+    return cached._replace(not_reached=cached.not_reached + unreached)
 
 
 def check_fits(store: Store, plan: RemovalPlan) -> None:
