@@ -44,7 +44,7 @@ from tangent_jax.store.lines import Entry, Line, spell
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import State, replay
 
-FORMAT = 6
+FORMAT = 7
 OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of a store's files
 KINDS = ("components", "composed", "factors", "receipts")
 KEYS = "keys.json"

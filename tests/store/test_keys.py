@@ -44,21 +44,19 @@ def test_key_file_is_private_and_survives(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_wrong_keys_are_refused(tmp_path):
-    key, path = make_key(), tmp_path / "keys.json"
-    with pytest.raises(InputError, match="it is missing"):
-        read_key(path, key.id)
-    write_key(path, key)
-    with pytest.raises(InputError, match="must hold the store's key 0123456789abcdef; it does not"):
-        read_key(path, "0123456789abcdef")
-    path.write_text(path.read_text().replace(key.secret.hex(), make_key().secret.hex()))
-    with pytest.raises(InputError, match="Restore it from a backup"):
-        read_key(path, key.id)
+EDITED = seal_fields({"key": "00" * 32}).replace("00" * 32, "11" * 32)
+WRONG = {
+    "missing": (None, "it is missing"),
+    "another": (seal_fields({"key": "00" * 32}), "must hold the store's key 0123456789abcdef; it does not"),
+    "edited": (EDITED, "it was edited. Restore it from a backup"),
+    **{text[:6]: (seal_fields({"key": text}), "must hold a key") for text in ("no hex", "00", "00" * 33)},
+}
 
 
-@pytest.mark.parametrize("text", ["no hex", "00", "00" * 33])
-def test_keys_of_another_form_are_refused(tmp_path, text):
+@pytest.mark.parametrize(("content", "match"), WRONG.values(), ids=WRONG)
+def test_wrong_keys_are_refused(tmp_path, content, match):
     path = tmp_path / "keys.json"
-    path.write_text(seal_fields({"key": text}))
-    with pytest.raises(InputError, match="must hold a key"):
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match=match):
         read_key(path, "0123456789abcdef")

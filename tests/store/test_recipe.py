@@ -59,6 +59,24 @@ def test_settings_that_nothing_reads_make_no_other_recipe(settings, unread):
 
 
 @pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("ce", "ce"),
+        ("rsl:kappa=1.5e1:alpha=1", "rsl"),
+        ("rsl:kappa=5.0:alpha=2", "rsl:alpha=2:kappa=5"),
+        ("rsl:alpha=0.10", "rsl:alpha=0.1"),
+        ("rsl:alpha=1e-5", "rsl:alpha=1e-05"),
+        ("rsl:kappa=100000", "rsl:kappa=100000"),
+    ],
+)
+def test_a_loss_in_two_spellings_is_one_recipe(text, spelled):
+    """So their components add, and each resumes where the other was stopped."""
+    recipe = Recipe(loss=text)
+    assert (recipe, recipe.loss) == (Recipe(loss=spelled), spelled)
+    assert recipe.objective == tj.make_objective(text)
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"method": ["taft"]}, "method must be one of taft, nlft; got"),

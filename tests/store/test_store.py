@@ -24,24 +24,15 @@ from tangent_jax.composition.sums import weighted_sum
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import hold_lock
-from tangent_jax.io.records import convert
-from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.files import read_component
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import receipt_text
-from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.state import State
 from tangent_jax.store.store import Store
 from tangent_jax.store.verification import verify, verify_receipt
-from tangent_jax.train.losses import spell_loss
-from tangent_jax.train.objective import make_objective
-
-
-def as_account(fields):
-    return convert(Spent, fields, "an account")
 
 
 def test_adding_reads_each_line_once(tmp_path, monkeypatch):
@@ -381,40 +372,3 @@ def test_anchor_is_known_by_body_leaves():
         there = make_provenance(moved)
         in_head = path.startswith("head/")
         assert (there.anchor != here.anchor, there.head != here.head) == (not in_head, in_head), path
-
-
-@pytest.mark.parametrize(
-    ("text", "spelled"),
-    [
-        ("rsl", "rsl"),
-        ("ce", "ce"),
-        ("rsl:kappa=15", "rsl"),
-        ("rsl:kappa=1.5e1:alpha=1", "rsl"),
-        ("rsl:kappa=5.0:alpha=2", "rsl:alpha=2:kappa=5"),
-        ("rsl:alpha=0.10", "rsl:alpha=0.1"),
-        ("rsl:alpha=1e-5", "rsl:alpha=1e-05"),
-        ("rsl:kappa=100000", "rsl:kappa=100000"),
-    ],
-)
-def test_loss_spelling_keeps_recipes_equal(text, spelled, tmp_path):
-    """So their components add, and each goes on where the other was stopped."""
-    recipe = Recipe(loss=text)
-    assert (spell_loss(recipe.objective.loss), recipe) == (spelled, Recipe(loss=spelled))
-    assert recipe.objective == make_objective(text)
-    store = Store(tmp_path / "store")
-    store.add("a", part(1), origin(1, recipe=Recipe(loss=spelled)))
-    store.add("b", part(2), origin(2, recipe=recipe))
-    assert {component.recipe.settings["loss"] for component in map(store.provenance, store)} == {spelled}
-
-
-ACCOUNT = Spent(Mechanism(0.5, 9.833, 50, 1e-5), 50, True)
-
-
-def test_an_account_is_whole():
-    fields = dataclasses.asdict(ACCOUNT)
-    assert as_account(fields) == ACCOUNT
-    for field in fields:
-        with pytest.raises(InputError, match=f"the field {field}"):
-            as_account({name: value for name, value in fields.items() if name != field})
-    with pytest.raises(InputError, match=r"steps_paid must be a whole number in 0\.\.50"):
-        as_account({**fields, "steps_paid": 51})
