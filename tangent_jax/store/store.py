@@ -107,30 +107,29 @@ class Store(Disk, Components):
 
     # Changing
 
-    def add(
-        self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False
-    ) -> None:
+    def add(self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None) -> None:
         """Adds a component; with Kronecker factors it can be merged by curvature.
 
         Says on stderr if it lists no images, which no request for an image or an owner then finds, or images that other
         components list, too: a removal of one of them concerns all.
-
-        Args:
-            shown: It was composed or exported before, so its privacy cost still counts after a removal.
 
         Raises:
             InputError: If the name is taken, its numbers are here under another name, a leaf is missing, not finite or
                 of another shape, its factors are of another anchor or no sums, it could not be summed with those here,
                 it saw an example that was removed, or an image is private in one account and public in another.
         """
-        self.put(name, dw, provenance, factors, shown, is_made_here=False)
+        self.put(name, dw, provenance, factors, is_made_here=False)
         warn_lists(self, [name])
 
     def put(
         self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False,
         is_made_here: bool = True,
     ) -> None:  # fmt: skip
-        """`add`; what takes long to check is not checked of a component that was just made here of images."""
+        """`add`; what takes long to check is not checked of a component that was just made here of images.
+
+        Args:
+            shown: It was composed or exported before, so its privacy cost still counts after a removal.
+        """
         check_spelling(name)
         check_component(dw, provenance, is_new=not is_made_here)  # slow, and of this component alone
         check_factors(dw, factors, provenance)

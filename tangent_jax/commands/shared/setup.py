@@ -32,8 +32,11 @@ CHOICES = ("held_out", "leave_one_out")
 """The ways to choose the settings of statistics, if --settings does not give them."""
 
 
-def settings(config: Settings, **changes: Any) -> dict[str, Any]:
-    """The settings of a recipe by the binary's flags, with changes; lists, which are searched, are left out."""
+def recipe(config: Settings, **changes: Any) -> tj.Recipe:
+    """The recipe of the binary's flags, with changes of its fields; lists, which are searched, have the default.
+
+    The method "fc" is the linearized model of the head alone.
+    """
     given: dict[str, Any] = {field: getattr(config, flag) for flag, field in FIELD_OF.items() if hasattr(config, flag)}
     for field, value in [*given.items()]:
         if isinstance(value, tuple) and field != "image_size":
@@ -44,12 +47,8 @@ def settings(config: Settings, **changes: Any) -> dict[str, Any]:
     given |= changes
     if given.get("method") == "fc":
         given |= {"method": Recipe.method, "kind": "head", "reset": False, "new_class_token": False}
-    return given | {"dataset": without_groups(given.get("dataset", Recipe.dataset))}
-
-
-def recipe(config: Settings, **changes: Any) -> tj.Recipe:
-    """The recipe of the binary's flags, with changes."""
-    return tj.Recipe(**settings(config, **changes))
+    given["dataset"] = without_groups(given.get("dataset", Recipe.dataset))
+    return tj.Recipe(**given)
 
 
 def recipe_of(config: Settings, features: tj.models.FeatureSettings) -> tj.store.StatisticsRecipe:
