@@ -229,7 +229,7 @@ def refusal(call):
 
 out = Path(sys.argv[1])
 main(Config(blocks=0, epochs=1, cache_dir=f"{out}/cache", out=f"{out}/out"))
-epochs = json.loads((out / "out/result.json").read_text())["recipe"]["trainer"]["epochs"]
+epochs = json.loads((out / "out/result.json").read_text())["recipe"]["epochs"]
 said = [refusal(Config(certificate=0.1).check_effects), refusal(lambda: main(Config(solver="optimum")))]
 print(json.dumps([epochs, Config(penalty=0.1).gave("penalty"), Config().gave("penalty"), *said]))
 """
