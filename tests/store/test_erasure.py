@@ -44,8 +44,8 @@ def drop(store, cache):
     return remove(store, plan_removal(store, names=["ann"]), cache=Cache(cache))
 
 
-def of_index(traces):
-    return [trace for trace in traces if trace.kind == "index"]
+def of_kind(kind, traces):
+    return [trace for trace in traces if trace.kind == kind]
 
 
 def test_receipt_says_index_was_not_reached(store, cache, monkeypatch):
@@ -58,8 +58,8 @@ def test_receipt_says_index_was_not_reached(store, cache, monkeypatch):
 
     monkeypatch.setattr(identifiers, "open_index", read_only)
     receipt = drop(store, cache)
-    assert of_index(receipt.deleted) == []
-    (trace,) = of_index(receipt.not_reached)
+    assert of_kind("index", receipt.deleted) == []
+    (trace,) = of_kind("index", receipt.not_reached)
     assert trace.path == f"{cache}/index.sqlite"
     assert "readonly database. End other programs that use it, or delete it" in str(trace)
     assert GONE.encode() in (cache / "index.sqlite").read_bytes()
@@ -85,8 +85,8 @@ def test_receipt_names_unreadable_index(store, cache, monkeypatch, fault):
 
         monkeypatch.setattr(identifiers, "open_index", fail)
     receipt = drop(store, cache)
-    assert of_index(receipt.deleted) == []
-    (trace,) = of_index(receipt.not_reached)
+    assert of_kind("index", receipt.deleted) == []
+    (trace,) = of_kind("index", receipt.not_reached)
     assert trace.path == str(index)
     assert reason[fault] in trace.why
 
@@ -120,18 +120,15 @@ def test_erased_cache_is_not_listed(store, cache, spelled):
     (cache.parent / "link").symlink_to(cache)
     store.discard(["ann"])
     store.add("ann", part(1), origin(1, folders=(str(cache),)))
-    assert not of_kind("run", drop(store, spelled.format(cache)))
-
-
-def of_kind(kind, receipt):
-    return [trace.path for trace in receipt.not_reached if trace.kind == kind]
+    assert not of_kind("run", drop(store, spelled.format(cache)).not_reached)
 
 
 def test_neighbouring_stores_are_not_opened(store, cache):
     for name in ("a", "z"):
         Store(store.root.parent / name).add("ann again", part(1), origin(1))
     (store.root.parent / "a" / "store.json").write_text("{")
-    assert of_kind("store", drop(store, cache)) == [str(store.root.parent / name) for name in "az"]
+    listed = of_kind("store", drop(store, cache).not_reached)
+    assert [trace.path for trace in listed] == [str(store.root.parent / name) for name in "az"]
     assert [*Store(store.root.parent / "z")] == ["ann again"]
 
 
@@ -215,6 +212,6 @@ def test_linked_or_old_rows_are_not_reached(store, tmp_path):
     (cache / "old/examples.txt").write_text(f"{GONE}\n{STAYS}\n")
     traces = drop(store, cache).not_reached
     assert there(rows) == [False, True]
-    (trace,) = (trace for trace in traces if trace.kind == "rows")
+    (trace,) = of_kind("rows", traces)
     assert (trace.path, "delete it" in trace.why) == (str(cache), True)
     assert not [name for name in ("/linked", "/old") if name in trace.why]  # which may hash the images
