@@ -324,7 +324,7 @@ def test_stopped_slurm_job_keeps_bits(cluster, tmp_path):
     assert log.count("Exited with exit code 130") == log.count("interrupted; the same command goes on") == 2
     assert log.count('{"method": "taft"') == 1
     assert log.count("[Gloo] Rank 1 is connected to 1 peer") == 2  # one job of two processes, both times
-    assert re.search(r"taft-\w+: going on after epoch \d+ of 40\n", log)
+    assert re.search(r"taft-\w+: resuming after epoch \d+ of 40\n", log)
     whole = submit(cluster, tmp_path / "whole.log", "--nodes=2", command=[*flags, f"--out={tmp_path / 'whole'}"])
     assert finished(cluster, whole)["Restarts"] == "0"
     stopped, whole = (load_file(tmp_path / name / "dw.safetensors") for name in ("stopped", "whole"))

@@ -28,10 +28,10 @@ def digests(arrays: Sequence[Any]) -> list[bytes]:
     """
     with ThreadPoolExecutor(cores()) as pool:
 
-        def started(array: Any) -> bytes | Iterator[bytes]:
+        def submit(array: Any) -> bytes | Iterator[bytes]:
             return KNOWN.get(id(array)) or pool.map(digest_of_piece, *zip(*pieces(at_hand(array)), strict=True))
 
-        waiting = [started(array) for array in arrays]
+        waiting = [submit(array) for array in arrays]
         return [finished(array, found) for array, found in zip(arrays, waiting, strict=True)]
 
 

@@ -195,7 +195,7 @@ def gather(value: Any) -> Shaped[np.ndarray, "p ..."]:
     return np.asarray(multihost_utils.process_allgather(np.asarray(value))).reshape(-1, *np.shape(value))
 
 
-def together(function: Callable[[], T]) -> T:
+def call_in_all(function: Callable[[], T]) -> T:
     """Calls function() in every process; an exception in one is raised in all, so that none waits for another.
 
     Raises:

@@ -102,7 +102,7 @@ def privacy(spent: Any) -> str:
     cost = convert(PrivacyCost, spent, "privacy")
     stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, neighbouring data sets by {plain(cost.neighbouring)}"
     seeded = "NOT private: a seed drew the noise. With fresh noise it would be "
-    return f"{'' if cost.private else seeded}{stated}, of dw; the numbers of images and owners are as they are"
+    return f"{'' if cost.private else seeded}{stated}, of dw; the numbers of images and owners are public"
 
 
 def removals(known: Any) -> str:

@@ -179,7 +179,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     for path in (*paths, said):
         if not path.exists():
             raise InputError(
-                f"{folder} must hold {', '.join(p.name for p in (*paths, said))}; {path.name} is not there."
+                f"{folder} must hold {', '.join(p.name for p in (*paths, said))}; {path.name} is missing."
             )
     fields = parse_json(said.read_bytes(), said)
     files = fields.get("files")

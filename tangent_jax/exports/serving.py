@@ -48,7 +48,7 @@ ALIKE = 1e-4  # relative L2: rounding in f32 gives 1e-6, a wrongly converted nod
 
 @promotes
 def write_stablehlo(folder: Path, predict: ComponentPredictor, dw: Tree, classes: Sequence[str]) -> None:
-    """Writes the program for any batch size and all PLATFORMS, with its weights beside it."""
+    """Writes the program for any batch size and all PLATFORMS, and its weights in a file next to it."""
     arrays = flat(predict, dw)
     specs = {path: jax.ShapeDtypeStruct(array.shape, array.dtype) for path, array in arrays.items()}
     with one_line("model must take any batch size (x.shape[0], not len(x))"), no_source_paths():

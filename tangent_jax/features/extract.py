@@ -91,7 +91,7 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
 
     Args:
         trunk: A Trunk; or a Predictor or FeatureMap, whose trunk is meant. At stage 0 the inputs are the decoded uint8
-            images, or the arrays as they are.
+            images, or the arrays unchanged.
 
     Returns:
         Features; `inputs` are Rows, "n ...", which are read from the disk when indexed; or an array if there is no
@@ -206,8 +206,8 @@ def find_lower(trunk: Trunk, rows: RowStore, spans: list[Span], cache: Cache) ->
         folder = cache.path / lower.key(cache.dtype)
         if folder in holding:
             kept = open_rows(lower, wanted, folder, cache)
-            kept.create()
-            if not kept.missing():
+            kept.find_places()
+            if (kept.places >= 0).all() and kept.is_unaltered() and not kept.missing():
                 return stage, kept.opened()
     return None
 
@@ -224,19 +224,19 @@ def fill(rows: RowStore, compute: Callable[[list[Span]], Values]) -> list[int]:
     Raises:
         InputError: If a process does not see what another wrote.
     """
-    placement.together(rows.create)
-    missing = in_any(rows, placement.together(rows.missing))
+    placement.call_in_all(rows.create)
+    missing = in_any(rows, placement.call_in_all(rows.missing))
     if not missing:
         return []
     process, count = jax.process_index(), jax.process_count()
     keeper = hosts.keeper(rows.folder)  # the lowest process that sees this disk
     shares = [share.tolist() for share in np.array_split(missing, count)]
-    skipped = in_any(rows, placement.together(lambda: write_all(rows, shares[process], compute)))
+    skipped = in_any(rows, placement.call_in_all(lambda: write_all(rows, shares[process], compute)))
     progress.agree_to_stop()
     if count > 1:
         if placement.gather(np.array(keeper)).any():
             exchange(rows, shares, {*skipped}, keeper == process)
-        placement.together(lambda: check_seen(rows, {*skipped}))
+        placement.call_in_all(lambda: check_seen(rows, {*skipped}))
     return skipped
 
 
@@ -260,7 +260,7 @@ def write_all(rows: RowStore, images: Sequence[int], compute: Callable[[list[Spa
             waiting.append(writer.submit(rows.write, span, values, skipped))
             if len(waiting) > AHEAD:
                 waiting.popleft().result()
-            if progress.is_asked():  # in a job too: the others go on to the end of their shares
+            if progress.is_asked():  # in a job too: the other processes finish their shares
                 progress.stop()
             bar.update(len(span))
         for write in waiting:

@@ -1,4 +1,4 @@
-"""The inputs of a model's first stage: images decoded ahead, or arrays as they are."""
+"""The inputs of a model's first stage: images decoded ahead, or arrays unchanged."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ OR_SKIP = ", or skip it by skip_unreadable"
 def read_inputs(
     model: Model, examples: Examples, spans: Sequence[Sequence[int]], processes: int, most_pixels: int
 ) -> Iterator[Decoded]:
-    """The inputs of stage 0 for each span of rows, in the model's form: images decoded, arrays as they are.
+    """The inputs of stage 0 for each span of rows, in the model's form: images decoded, arrays unchanged.
 
     Raises:
         InputError: A row that is not an array of the model's shape and kind of numbers.

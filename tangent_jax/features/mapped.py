@@ -1,4 +1,4 @@
-"""Rows of feature maps on disk, so that an interrupted pass goes on where it stopped.
+"""Rows of feature maps on disk, so that an interrupted pass resumes.
 
     CACHE/MAP/    the rows z "k" of images (row_store.py)
 

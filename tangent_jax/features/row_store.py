@@ -10,8 +10,8 @@ disk: without one the row is missing and is computed again, after a kill, and af
 A removal takes the checksum away, overwrites the row, then the identifier. A reader copies a row, then looks for its
 checksum, so it never takes zeros for a row that is removed meanwhile.
 
-The lock is held while the files are written, never while rows are computed or read. Each write of a row is followed by
-that of its line, so rows are compared with their checksums only if rows.bin was written to after examples.txt.
+The lock is held while the files are written, never while rows are computed, read or compared with their checksums. They
+are compared only if rows.bin was written to after examples.txt: a kill between a row and its line leaves it so.
 """
 
 import errno
@@ -75,15 +75,18 @@ class RowStore:
         """
         try:
             make_private(self.folder)
+            compared_at = written_at(self.folder / "rows.bin")
+            altered = None if is_settled(self.folder) else self.altered()
             with hold_lock(self.folder / "lock", quiet=True):
                 self.erase_damaged()
-                self.forget(self.altered())
+                if altered is not None:
+                    self.forget(self.altered(altered), compared_at)
                 self.find_places()
                 if (self.places < 0).any():
                     self.add_places()
         except OSError as error:
             self.find_places()
-            if error.errno not in READ_ONLY or (self.places < 0).any() or self.altered():
+            if error.errno not in READ_ONLY or not (self.places >= 0).all() or not self.is_unaltered():
                 raise
 
     def erase_damaged(self) -> None:
@@ -93,24 +96,29 @@ class RowStore:
         if is_damaged.any():
             overwrite(self.folder, np.flatnonzero(is_damaged).tolist(), self.nbytes)
 
-    def altered(self) -> list[int] | None:
-        """The places of rows without the bytes of their checksums; None if rows.bin was not written to since."""
+    def altered(self, places: Sequence[int] | np.ndarray | None = None) -> list[int]:
+        """The places, among these (None: all), of rows that have not the bytes of their checksums."""
         _, lines = read_lines(self.folder)
-        if not len(lines) or is_settled(self.folder):
-            return None
         size = (self.folder / "rows.bin").stat().st_size if (self.folder / "rows.bin").exists() else 0
         rows = map_rows(self.folder, (size // self.nbytes, self.nbytes), np.uint8)
-        kept = np.flatnonzero(lines["checksum"] != MISSING).tolist()
-        names, checksums = lines["identifier"].tolist(), lines["checksum"].tolist()
-        return [i for i in kept if i >= len(rows) or checksum(names[i], rows[i]) != checksums[i]]
+        kept = np.flatnonzero(lines["checksum"] != MISSING)
+        kept = kept if places is None else np.intersect1d(kept, places)
+        names, checksums = (lines[field][kept].tolist() for field in ("identifier", "checksum"))
+        found = zip(kept.tolist(), names, checksums, strict=True)
+        return [i for i, name, crc in found if i >= len(rows) or checksum(name, rows[i]) != crc]
 
-    def forget(self, altered: list[int] | None) -> None:
-        """Takes the checksums of altered rows away."""
-        if altered is not None:
-            _, lines = read_lines(self.folder)
-            allocate(self.folder / "rows.bin", len(lines) * self.nbytes)
-            write_lines(self.folder, {place: line_of(lines["identifier"][place]) for place in altered})
-            os.utime(self.folder / "examples.txt")  # all others were compared
+    def forget(self, altered: list[int], compared_at: int) -> None:
+        """Takes the checksums of altered rows away; the others need no comparison if none was written since then."""
+        _, lines = read_lines(self.folder)
+        are_all_compared = written_at(self.folder / "rows.bin") == compared_at
+        allocate(self.folder / "rows.bin", len(lines) * self.nbytes)
+        write_lines(self.folder, {place: line_of(lines["identifier"][place]) for place in altered})
+        if are_all_compared:
+            os.utime(self.folder / "examples.txt")
+
+    def is_unaltered(self) -> bool:
+        """True if the rows of these images that are there have the bytes of their checksums."""
+        return is_settled(self.folder) or not self.altered(self.places)
 
     def read_again(self) -> None:
         """Reads the lines again after rows were written.
@@ -209,10 +217,10 @@ class OpenRows:
 
 
 def of_removed(folder: Path, what: str) -> InputError:
-    """The error where images were removed while their features were computed, or in use."""
+    """The error where rows were removed or altered while they were computed, or in use."""
     return InputError(
-        f"the images of {folder} must stay while their features are {what}; some were removed. Run it again without "
-        "them"
+        f"the images of {folder} must stay while their features are {what}; some were removed, or their rows altered. "
+        "Run it again without removed images"
     )
 
 
@@ -254,10 +262,15 @@ def map_rows(folder: Path, shape: tuple[int, ...], dtype: Any) -> Shaped[np.ndar
         return np.asarray(np.memmap(file, dtype, "r", shape=shape))
 
 
+def written_at(path: Path) -> int:
+    """The time of the last write to a file, in nanoseconds; 0 for a missing file."""
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
 def is_settled(folder: Path) -> bool:
-    """True if nothing was written to the rows after their lines."""
-    rows, lines = folder / "rows.bin", folder / "examples.txt"
-    return rows.exists() and lines.exists() and rows.stat().st_mtime_ns < lines.stat().st_mtime_ns
+    """True if there are no rows, or rows whose file was not written to after their lines."""
+    lines = written_at(folder / "examples.txt")
+    return not lines or 0 < written_at(folder / "rows.bin") < lines
 
 
 def write_at(path: Path, pieces: Mapping[int, Any], wait: bool = True) -> None:
@@ -295,7 +308,7 @@ def identifiers_of(folder: Path) -> list[str]:
 
 
 def rows_of(folder: Path, is_removed: Callable[[str], bool]) -> list[int]:
-    """The places of the rows of removed images, by their identifiers; other folders than of rows have none.
+    """The places of the rows of removed images, by their identifiers; none in a folder without rows.
 
     Raises:
         InputError: A folder that is a link, or whose list of images cannot be read.

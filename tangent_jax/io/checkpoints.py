@@ -93,7 +93,7 @@ class Saver:
 
     def advice(self) -> str:
         """The advice at the end of an error message."""
-        return f"Delete {self.url or self.folder} to train anew"
+        return f"Delete {self.url or self.folder} to train from the start"
 
     def read(self) -> Checkpoint | None:
         """The content of checkpoint.json, None before the first save."""

@@ -103,7 +103,7 @@ def open_plain(path: Path, mode: str) -> IO:
     is_written = mode not in ("r", "rb")
     if not stat.S_ISREG(state.st_mode):
         os.close(descriptor)
-        raise InputError(f"{path} must be a plain file; it is none. {COPY}")
+        raise InputError(f"{path} must be a plain file; it is not. {COPY}")
     if is_written and state.st_nlink != 1:
         os.close(descriptor)
         raise InputError(f"{path} must be a plain file; it is one of several names of a file (hard links). {COPY}")
@@ -293,7 +293,7 @@ def take_lock(file: IO, path: Path, shared: bool, wait: bool, quiet: bool) -> No
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.seek(0)
-        holder = read_holder(file) or "a reader"
+        holder = visible(" ".join(file.read(300).split())) or "a reader"
         if not wait:
             raise InputError(f"{path.parent} must not be in use; {holder} holds it") from error
         if not quiet:
@@ -304,8 +304,3 @@ def take_lock(file: IO, path: Path, shared: bool, wait: bool, quiet: bool) -> No
             f"{path.parent} must be on a file system with locks (flock); got {error}. Mount it with locks, or keep "
             "this folder on a local disk"
         ) from error
-
-
-def read_holder(file: IO) -> str:
-    """The name of the holder in a lock file, as one short printable line."""
-    return visible(" ".join(file.read(300).split()))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from tangent_jax.core.placement import agree, together
+from tangent_jax.core.placement import agree, call_in_all
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ def is_writer() -> bool:
 
 def in_writer(function: Callable[[], T]) -> T | None:
     """Calls function() in process 0 alone, and returns its value there; an exception is raised in all processes."""
-    return together(lambda: function() if is_writer() else None)
+    return call_in_all(lambda: function() if is_writer() else None)
 
 
 def from_writer(function: Callable[[], T]) -> T:
@@ -48,7 +48,7 @@ def keeper(folder: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         names[jax.process_index()].touch()
 
-    together(touch)
-    lowest = together(lambda: next(p for p, name in enumerate(names) if name.exists()))
-    together(lambda: names[jax.process_index()].unlink(missing_ok=True))
+    call_in_all(touch)
+    lowest = call_in_all(lambda: next(p for p, name in enumerate(names) if name.exists()))
+    call_in_all(lambda: names[jax.process_index()].unlink(missing_ok=True))
     return lowest

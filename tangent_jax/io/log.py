@@ -12,7 +12,6 @@ import csv
 import dataclasses
 import io
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -103,18 +102,9 @@ class TensorBoard:
         module: Any = import_extra("a writer", *MODULES["tensorboard"])
         # the suffix orders files of one second: they are read in the order of their names
         self.writer = module.SummaryWriter(str(folder), purge_step=done + 1, filename_suffix=f".{done:012}")
-        self.names: dict[str, str] = {}  # of each tag
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Adds every number as a scalar of its step; InputError for two names that are one tag there."""
-        for name in dict.fromkeys(name for row in rows for name in row):
-            tag = re.sub(r"[^-/\w.]", "_", name).lstrip("/")  # as tensorboardX does
-            other = self.names.setdefault(tag, name)
-            if other != name:
-                raise InputError(
-                    f"values must have names that TensorBoard keeps apart; got {other!r} and {name!r}, which are both "
-                    f"{tag} there. Rename one"
-                )
+        """Adds every number as a scalar of its step; tensorboardX replaces signs of a name that TensorBoard lacks."""
         for row in rows:
             for name, value in row.items():
                 if name != "step":

@@ -39,7 +39,7 @@ def is_url(value: object) -> bool:
 
 
 def any_path(text: str | os.PathLike) -> Place:
-    """The path of a file or folder, which may not exist; at a URL what is listed there is read anew.
+    """The path of a file or folder, which may not exist; at a URL the listing is read again.
 
     Raises:
         InputError: A URL of another kind, or with credentials in it.

@@ -6,7 +6,6 @@ whichever of them was asked.
 """
 
 import functools
-import os
 import sys
 import threading
 import warnings
@@ -152,8 +151,6 @@ def progress_bar(total: int | None, unit: str, initial: int = 0) -> Bar:
     title = _TITLE.get()
     options: Any = {"file": sys.stderr, "dynamic_ncols": True, "mininterval": 0.5}
     options["delay"] = 1.0 if total is None else 0.0
-    if has_no_size():
-        options |= {"dynamic_ncols": False, "ncols": 80, "nrows": 24}
     in_lines = not getattr(sys.stderr, "isatty", bool)()
     if in_lines:  # miniters: else tqdm waits for as many steps as it saw before, however slow they became
         options = {"file": Lines(sys.stderr), "mininterval": EVERY, "miniters": 1, "delay": EVERY, "ncols": 0}
@@ -162,19 +159,11 @@ def progress_bar(total: int | None, unit: str, initial: int = 0) -> Bar:
     return bar
 
 
-def has_no_size() -> bool:
-    """True if stderr is a terminal of 0 rows, as `script` and containers may make one: tqdm shows no bar there."""
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).lines == 0
-    except (AttributeError, OSError, ValueError):  # no terminal, or no file
-        return False
-
-
 def shown(*, total: int | None, unit: str, initial: int = 0) -> Bar:
-    """The `progress` of a run: its bar tells where a resumed run goes on, and stops all processes of a job together."""
+    """The `progress` of a run: its bar says where a resumed run continues, and stops all processes together."""
     bar = progress_bar(total, unit, initial)
     bar.together = True
-    bar.resumed = f"going on after {unit} {initial} of {total}" if initial else ""
+    bar.resumed = f"resuming after {unit} {initial} of {total}" if initial else ""
     return bar
 
 

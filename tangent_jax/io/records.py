@@ -24,7 +24,7 @@ WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or f
 
 
 class Tagged:
-    """The base of dataclasses of which a field takes one or another: JSON names the class, as "type"."""
+    """The base of a tagged union's dataclasses: a field takes one of several, whose name is "type" in the JSON."""
 
 
 def read_text(path: Place) -> str:

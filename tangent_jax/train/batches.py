@@ -242,7 +242,7 @@ class Data(Protocol):
 
 
 def as_batches(data: Any, batch_size: int = 32, key: Array | None = None) -> Batches:
-    """The data as Batches: Batches as they are, Features by their `batches`.
+    """The data as Batches: Batches unchanged, Features by their `batches`.
 
     Raises:
         InputError: Other data.

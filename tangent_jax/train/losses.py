@@ -23,6 +23,10 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number, one_of
 from tangent_jax.train.targets import as_labels
 
+Outputs = Float[Array, "b c"]
+Targets = Shaped[Array | np.ndarray, "b ..."]
+Root = Float[Array, "k b c"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
@@ -37,17 +41,11 @@ class Loss:
     [0.5, 0.0]
     """
 
-    def __call__(self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b"]:
+    def __call__(self, outputs: Outputs, targets: Targets) -> Float[Array, "b"]:
         """The loss of each example, "b", from outputs "b c" and targets "b ..."; examples must be independent."""
         raise NotImplementedError
 
-    def hessian_root(
-        self,
-        outputs: Float[Array, "b c"],
-        targets: Shaped[Array | np.ndarray, "b ..."],
-        key: Array | None = None,
-        count: int = 1,
-    ) -> Float[Array, "k b c"]:
+    def hessian_root(self, outputs: Outputs, targets: Targets, key: Array | None = None, count: int = 1) -> Root:
         """Cotangents u_k, "k b c", with sum_k u_k u_k^T the Hessian of each example's loss in its outputs "c".
 
         Args:
@@ -61,9 +59,7 @@ class Loss:
         root = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None]
         return jnp.einsum("bck,nbk->nbc", root, directions(outputs, key, count))
 
-    def hessian_diagonal(
-        self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]
-    ) -> Float[Array, "b c"]:
+    def hessian_diagonal(self, outputs: Outputs, targets: Targets) -> Outputs:
         """The diagonal of the Hessian of each example's loss in its outputs, "b c"."""
 
         def diagonal(pair: tuple[Array, Any]) -> Array:
@@ -79,7 +75,7 @@ class Loss:
         """Raises InputError for targets "n ..." that do not fit this loss; classes: c of an output "c", else None."""
 
 
-def directions(outputs: Float[Array, "b c"], key: Array | None, count: int) -> Float[Array, "k b c"]:
+def directions(outputs: Outputs, key: Array | None, count: int) -> Root:
     """The unit vectors "c b c", or `count` vectors "k b c" of random signs over sqrt(k); sum_k v_k v_k^T has mean I."""
     b, c = outputs.shape
     if key is None:
@@ -98,28 +94,18 @@ class SquareLoss(Loss):
     [2.0]
     """
 
-    def __call__(self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b"]:
+    def __call__(self, outputs: Outputs, targets: Targets) -> Float[Array, "b"]:
         t, p = self.of(outputs, targets)
         return jnp.sum(0.5 * p * jnp.square(outputs - t), -1)
 
-    def hessian_root(
-        self,
-        outputs: Float[Array, "b c"],
-        targets: Shaped[Array | np.ndarray, "b ..."],
-        key: Array | None = None,
-        count: int = 1,
-    ) -> Float[Array, "k b c"]:
+    def hessian_root(self, outputs: Outputs, targets: Targets, key: Array | None = None, count: int = 1) -> Root:
         """The root of the Hessian, which is diagonal and the same for all outputs, "k b c"."""
         return jnp.sqrt(self.of(outputs, targets)[1]) * directions(outputs, key, count)
 
-    def hessian_diagonal(
-        self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]
-    ) -> Float[Array, "b c"]:
+    def hessian_diagonal(self, outputs: Outputs, targets: Targets) -> Outputs:
         return self.of(outputs, targets)[1]
 
-    def of(
-        self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]
-    ) -> tuple[Float[Array, "b c"], Float[Array, "b c"]]:
+    def of(self, outputs: Outputs, targets: Targets) -> tuple[Outputs, Outputs]:
         """(t, p) of `quadratic`, "b c" each, in the dtype of the outputs."""
         square = self.quadratic(targets, outputs.shape[-1])
         assert square is not None, type(self)
@@ -186,23 +172,15 @@ class CrossEntropy(Loss):
     [0.693]
     """
 
-    def __call__(self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b"]:
+    def __call__(self, outputs: Outputs, targets: Targets) -> Float[Array, "b"]:
         return optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
 
-    def hessian_root(
-        self,
-        outputs: Float[Array, "b c"],
-        targets: Shaped[Array | np.ndarray, "b ..."],
-        key: Array | None = None,
-        count: int = 1,
-    ) -> Float[Array, "k b c"]:
+    def hessian_root(self, outputs: Outputs, targets: Targets, key: Array | None = None, count: int = 1) -> Root:
         """The root R of diag(p) - p p^T = R R^T, "k b c":  R = diag(sqrt p) - p sqrt(p)^T."""
         p, v = jax.nn.softmax(outputs), directions(outputs, key, count)
         return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)
 
-    def hessian_diagonal(
-        self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]
-    ) -> Float[Array, "b c"]:
+    def hessian_diagonal(self, outputs: Outputs, targets: Targets) -> Outputs:
         p = jax.nn.softmax(outputs)
         return p * (1 - p)
 
@@ -217,9 +195,7 @@ class FunctionLoss(Loss):
 
     function: Any
 
-    def __call__(
-        self, outputs: Float[Array, "b ..."], targets: Shaped[Array | np.ndarray, "b ..."], *key: Array
-    ) -> Shaped[Array, "..."]:
+    def __call__(self, outputs: Float[Array, "b ..."], targets: Targets, *key: Array) -> Shaped[Array, "..."]:
         return self.function(outputs, targets, *key)
 
 

@@ -23,7 +23,7 @@ from tangent_jax.core.checks import InputError, finite_number, instance
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.norms import squared_norms
 from tangent_jax.linear.tangent import Tangent
-from tangent_jax.train.losses import LOSSES, FunctionLoss, Loss, as_loss, make_loss
+from tangent_jax.train.losses import LOSSES, FunctionLoss, Loss, Targets, as_loss, make_loss
 from tangent_jax.train.targets import Predict, call
 
 ROUNDING = 8  # eps of the sum of gradient sizes: at most 0.7 (linear, made to cancel) and 1.9 (ViTs) against f64
@@ -85,7 +85,7 @@ class Objective:
         self,
         outputs: Float[Array, "b ..."],
         dw: Tree,
-        y: Shaped[Array | np.ndarray, "b ..."],
+        y: Targets,
         present: Shaped[Array | np.ndarray, "b"],
         key: Array | None = None,
     ) -> Float[Array, ""]:
@@ -97,9 +97,7 @@ class Objective:
         """True where the loss draws random numbers."""
         return isinstance(self.loss, FunctionLoss) and isinstance(self.loss.function, Keyed)
 
-    def losses(
-        self, outputs: Float[Array, "b ..."], targets: Shaped[Array | np.ndarray, "b ..."], key: Array | None = None
-    ) -> Num[Array, "b"]:
+    def losses(self, outputs: Float[Array, "b ..."], targets: Targets, key: Array | None = None) -> Num[Array, "b"]:
         """The loss of each example, "b", each evaluated alone."""
         if self.draws:
             if key is None:
@@ -146,10 +144,7 @@ class Objective:
 
 
 def alone(
-    function: Callable[..., Array],
-    outputs: Num[Array | np.ndarray, "b ..."],
-    targets: Shaped[Array | np.ndarray, "b ..."],
-    *keys: Array,
+    function: Callable[..., Array], outputs: Num[Array | np.ndarray, "b ..."], targets: Targets, *keys: Array
 ) -> Num[Array, "b"]:
     """function(outputs "b c", targets "b ...") of each example on its own, "b".
 

@@ -108,7 +108,7 @@ def as_data(optimizer: Any) -> Optimizer:
     """The optimiser as a pytree that jit takes as data; `optax.MultiSteps` too.
 
     Raises:
-        InputError: An object that is no optimiser of optax's.
+        InputError: An object that is not an optax transformation.
     """
     transformation = getattr(optimizer, "gradient_transformation", lambda: optimizer)()
     if not isinstance(transformation, optax.GradientTransformation):

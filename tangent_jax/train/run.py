@@ -231,7 +231,7 @@ class Run(ExitStack):
     def end(self, row: Row, dw: Tree, state: Tree, is_last: bool, measured: Mapping[str, float] | None = None) -> None:
         """Ends a row: calls `on_step`, keeps the measured values, saves when due, and lets the bar stop the run."""
         measured = measured or {}
-        returned = placement.together(partial(self.on_step, {**row, **measured}, dw)) if self.on_step else None
+        returned = placement.call_in_all(partial(self.on_step, {**row, **measured}, dw)) if self.on_step else None
         complete = self.history.add(row, returned, **measured)
         if self.log is not None:
             self.log.add_measured(returned)
@@ -265,7 +265,7 @@ def check_names(must: str, names: Iterable[str], others: Iterable[str] = ()) -> 
 
 
 def as_number(name: str, value: Any) -> float | int:
-    """A measured value as a Python number; InputError if it is none."""
+    """A measured value as a Python number; InputError if it is not a number."""
     if isinstance(value, (bool, int, float)):
         return value
     if getattr(value, "shape", None) != ():

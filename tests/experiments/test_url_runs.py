@@ -123,7 +123,7 @@ def kill_and_end(s3, tmp_path, url, *flags, number, times):
         process.join()
         assert not s3.fs.exists(f"{url}/result.json")
     _, err = output_of(EVERY_STEP, *flags, HOME=tmp_path / "last machine")
-    assert "going on after epoch" in err
+    assert "resuming after epoch" in err
 
 
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGKILL, 1), *in_long((signal.SIGKILL, 3), (signal.SIGTERM, 3))])
@@ -163,7 +163,7 @@ def test_two_processes_write_one_url(s3, tmp_path):
         one.join(300)
         assert one.exitcode == 0, (tmp_path / f"second-{index}/err").read_text()
     assert json.loads(s3.fs.cat_file(f"{url}/result.json"))["steps"] > 0
-    assert "going on after epoch" in (tmp_path / "second-0/err").read_text()
+    assert "resuming after epoch" in (tmp_path / "second-0/err").read_text()
     assert '"method"' not in (tmp_path / "second-1/out").read_text()
 
 

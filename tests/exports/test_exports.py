@@ -72,7 +72,7 @@ def test_export_is_whole_or_not_written(tmp_path):
     with pytest.raises(InputError, match="folder must not exist yet"):
         export(tmp_path / "out", predict, {}, {})
     assert (tmp_path / "out.partial").exists()  # the user's own
-    with pytest.raises(InputError, match=r"must hold model.safetensors, .*; model.safetensors is not there"):
+    with pytest.raises(InputError, match=r"must hold model.safetensors, .*; model.safetensors is missing"):
         load_export(tmp_path / "out")
 
 
@@ -89,7 +89,7 @@ def test_file_outside_provenance_is_refused(tmp_path, name):
     with pytest.raises(InputError, match=r"model.safetensors must be the file that provenance.json names"):
         load_export(tmp_path / "out")
     said.unlink()
-    with pytest.raises(InputError, match=r"must hold .*provenance.json; provenance.json is not there"):
+    with pytest.raises(InputError, match=r"must hold .*provenance.json; provenance.json is missing"):
         load_export(tmp_path / "out")
 
 

@@ -1,8 +1,6 @@
 """A bar's lines where stderr is no terminal, as in a job's log."""
 
-import contextlib
 import io
-import os
 import sys
 
 import numpy as np
@@ -75,18 +73,3 @@ def test_a_stderr_that_is_no_file_has_lines(monkeypatch):
     assert len(written(monkeypatch, bare, [3.0] * 100).splitlines()) > 8
     bare.isatty = lambda: True
     assert "training: 100%" in written(monkeypatch, bare, [3.0] * 100)
-
-
-def test_terminal_of_unknown_size_has_bar(monkeypatch):
-    """A new pseudo-terminal has 0 rows and columns; `script` and containers may leave it so."""
-    reader, writer = os.openpty()
-    with open(writer, "w") as stream:
-        monkeypatch.setattr(sys, "stderr", stream)
-        with progress.show_progress("training"), progress.progress_bar(2, "step") as bar:
-            bar.update(2)
-    text = b""
-    with contextlib.suppress(OSError):  # the end of what a closed pseudo-terminal holds
-        while piece := os.read(reader, 1 << 16):
-            text += piece
-    os.close(reader)
-    assert "training: 100%" in text.decode()

@@ -80,32 +80,13 @@ def test_host_callback_is_refused_by_name():
         program(lambda x: jax.lax.map(f, x), jnp.zeros(3))
 
 
-# Eleven changes, each of which gave the first run's result to the second
-
 USER = """
-import functools, types
-import jax, jax.numpy as jnp
+import jax
 
 ALPHA = 1.0
 
-@jax.jit
 def helper(x):
     return 1.0 * x
-
-class Settings:
-    scale = 1.0
-
-    @property
-    def bias(self):
-        return 1.0
-
-    @staticmethod
-    def stretch(x):
-        return 1.0 * x
-
-    @classmethod
-    def shift(cls, x):
-        return x + 1.0
 
 @jax.custom_vjp
 def backward(x):
@@ -121,34 +102,17 @@ def forward(x):
 def rule(primals, tangents):
     return primals[0], 1.0 * tangents[0]
 
-def stated(x):
-    return x * stated.factor
-
-stated.factor = 1.0
-wrapped = functools.update_wrapper(functools.partial(lambda c, x: c * x, 1.0), helper)
-config = types.SimpleNamespace(rate=1.0)
-__version__ = "1.0"
-
 def predict(dw, x):
     z = x @ dw
-    z = ALPHA * helper(z) * Settings.scale + Settings().bias
-    return wrapped(stated(forward(backward(Settings.shift(Settings.stretch(z)))))) * config.rate
+    return ALPHA * helper(forward(backward(z)))
 """
-CHANGES = {
+CHANGES = {  # each gave the first run's result to the second
     "a constant of the module": ("ALPHA = 1.0", "ALPHA = 2.0"),
-    "code that is called": ("def helper(x):\n    return 1.0", "def helper(x):\n    return 2.0"),
-    "a class attribute": ("scale = 1.0", "scale = 2.0"),
-    "a property": ("        return 1.0\n\n    @static", "        return 2.0\n\n    @static"),
-    "a static method": ("def stretch(x):\n        return 1.0", "def stretch(x):\n        return 2.0"),
-    "a class method": ("return x + 1.0", "return x + 2.0"),
+    "code that is called": ("return 1.0 * x", "return 2.0 * x"),
     "a custom_vjp's backward rule": ("(1.0 * g,)", "(2.0 * g,)"),
     "a custom_jvp's rule": ("1.0 * tangents[0]", "2.0 * tangents[0]"),
-    "an attribute of a function": ("stated.factor = 1.0", "stated.factor = 2.0"),
-    "what update_wrapper made": ("c * x, 1.0)", "c * x, 2.0)"),
-    "a class used as configuration": ("rate=1.0", "rate=2.0"),
 }
 NO_CHANGES = {
-    "a docstring": ("def predict(dw, x):\n", 'def predict(dw, x):\n    """The outputs."""\n'),
     "a comment": ("ALPHA = 1.0", "ALPHA = 1.0  # one"),
     "a local variable's name": ("z", "zz"),
     "a function's name": ("helper", "assistant"),
@@ -191,12 +155,7 @@ def test_changed_global_is_another_run(tmp_path):
     module = user_module()
     first = trained(module.predict, tmp_path)
     module.ALPHA = 2.0
-    second, fresh = (
-        trained(module.predict, tmp_path),
-        trained(user_module(("ALPHA = 1.0", "ALPHA = 2.0")).predict, None),
-    )
-    assert first.run != second.run
-    assert (np.asarray(second.dw) == np.asarray(fresh.dw)).all()
+    assert trained(module.predict, tmp_path).run not in (first.run, None)
 
 
 def test_optimisers_use_of_progress_is_in_program(tmp_path):
@@ -297,82 +256,49 @@ def predict(dw, x):
     return x @ dw
 
 
-def jitted():
-    return jax.jit(lambda dw: fit(predict, Batches(X, Y, KEY), start=dw, epochs=1).dw)(START)
+def trains(predict=predict, x=X, y=Y, objective=None, start=START, **options):
+    return fit(predict, Batches(x, y, KEY), objective, start=start, epochs=1, **options)
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (
-            lambda: fit(predict, Batches(X, Y.astype(float), KEY), start=START),
-            "class indices, whole numbers; got dtype float64",
-        ),
-        (lambda: Batches(X, Y == 1, KEY), "whole numbers or floats; got dtype bool"),
-        (lambda: Batches(X, Y.astype(str), KEY), "whole numbers or floats; got dtype <U"),
-        (
-            lambda: fit(predict, Batches(X, np.eye(3, dtype=int)[Y], KEY), start=START),
-            r"shape \(n,\); got shape \(300, 3\)",
-        ),
-        (lambda: Batches(X, np.where(Y == 0, 2**32, Y), KEY), "whole numbers below 2147483648"),
-        (lambda: fit(predict, Batches(X, Y - 5, KEY), start=START), "class indices must be >= 0; got -5"),
-        (lambda: Batches(np.array([{}] * 300), Y, KEY), "one array of numbers"),
-        (lambda: Batches(X, Y, KEY, rows=np.array([0, 300])), "rows must be whole numbers in 0..299"),
-        (
-            lambda: fit(predict, Batches(X, Y + 1, KEY), start=START),
-            "class indices must be below 3, the number of classes; got 3",
-        ),
-        (lambda: evaluate(predict, START, Batches(X, Y[:9])), "inputs must be as many as the targets, 9; got 300"),
+        (lambda: trains(y=Y.astype(float)), "class indices, whole numbers; got dtype float64"),
+        (lambda: Batches(X, Y == 1), "whole numbers or floats; got dtype bool"),
+        (lambda: Batches(X, Y.astype(str)), "whole numbers or floats; got dtype <U"),
+        (lambda: trains(y=np.eye(3, dtype=int)[Y]), r"shape \(n,\); got shape \(300, 3\)"),
+        (lambda: Batches(X, np.where(Y == 0, 2**32, Y)), "whole numbers below 2147483648"),
+        (lambda: trains(y=Y - 5), "class indices must be >= 0; got -5"),
+        (lambda: trains(y=Y + 1), "class indices must be below 3, the number of classes; got 3"),
+        (lambda: Batches(np.array([{}] * 300), Y), "one array of numbers"),
+        (lambda: Batches(X, Y, rows=np.array([0, 300])), "rows must be whole numbers in 0..299"),
+        (lambda: Batches(X, Y[:9]), "inputs must be as many as the targets, 9; got 300"),
+        (lambda: Batches(X, Y[:0]), "data must have at least one example .*; got none"),
         (lambda: evaluate(predict, START + np.nan, Batches(X, Y)), "outputs must be finite; got 300 rows that are not"),
         (lambda: outputs(predict, START, X[:0]), "inputs must have at least one example"),
-        (
-            lambda: fit(lambda dw, x: [x @ dw], Batches(X, Y, KEY), start=START),
-            r"predict must return floats of shape \(2, ...\)",
-        ),
-        (lambda: Batches(X, Y[:0]), "data must have at least one example .*; got none"),
-        (lambda: fit(predict, Batches(X, Y, KEY), start={}), r"a start dw must have leaves; got none. .* part of w\)"),
-        (lambda: fit(predict, Batches(X, Y, KEY), start=jnp.zeros(3, int)), "got int32. Leave it out .*Variable"),
+        (lambda: trains(lambda dw, x: [x @ dw]), r"predict must return floats of shape \(2, ...\)"),
+        (lambda: trains(lambda dw, x: Dual(x @ dw, x @ dw)), r"got Dual. Return f_lin\(dw, x\).total"),
+        (lambda: trains(x=X[:, :1]), r"inputs float\d\d \(b, 1\); got TypeError: dot_general .*. Compare shapes"),
+        (lambda: trains(start={}), r"a start dw must have leaves; got none. .* part of w\)"),
+        (lambda: trains(start=None), "start must be given for a function; got none"),
+        (lambda: trains(start=jnp.zeros(3, int)), "got int32. Leave it out .*Variable"),
+        (lambda: trains(start=START.astype(jnp.float16)), "float32 or float64; got float16"),
         (lambda: fit(predict, Batches(X, Y), start=START, key=KEY), "got none. Pass the key to Batches, not to fit"),
+        (lambda: trains(x=X * np.inf), "the loss must be finite; got nan in epoch 1"),
         (
-            lambda: fit(lambda dw, x: Dual(x @ dw, x @ dw), Batches(X, Y, KEY), start=START),
-            r"predict must return floats .*; got Dual. Return f_lin\(dw, x\).total",
+            lambda: jax.jit(lambda dw: trains(start=dw).dw)(START),
+            "of dw must be an array; got a tracer. Call it outside of jax.jit",
         ),
-        (
-            lambda: fit(predict, Batches(X[:, :1], Y, KEY), start=START),
-            r"function .dw, x. for inputs float\d\d \(b, 1\); got TypeError: dot_general .*. Compare shapes",
-        ),
-        (lambda: fit(predict, Batches(X, Y, KEY), start=START.astype(jnp.float16)), "float32 or float64; got float16"),
-        (
-            lambda: fit(predict, Batches(X * np.inf, Y, KEY), start=START, epochs=2),
-            "the loss must be finite; got nan in epoch 1",
-        ),
-        (jitted, "of dw must be an array; got a tracer. Call it outside of jax.jit"),
         (lambda: fit(predict, [X], start=START), r"each batch must be a pair \(x, y\); got ndarray"),
-        (lambda: fit(predict, Batches(X, Y, KEY)), "start must be given for a function; got none"),
+        (lambda: trains(on_step=lambda row, dw: "done"), "on_step must return None or {name: number}; got 'done'"),
+        (lambda: trains(on_step=lambda row, dw: {"a": X}), "a from on_step must be a number"),
         (
-            lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1, on_step=lambda row, dw: "done"),
-            "on_step must return None or {name: number}; got 'done'",
-        ),
-        (
-            lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1, on_step=lambda row, dw: {"a": X}),
-            "a from on_step must be a number",
-        ),
-        (
-            lambda: fit(predict, Batches(X, X[:, 0], KEY), make_objective("mse"), start=START),
+            lambda: trains(y=X[:, 0], objective=make_objective("mse")),
             r"targets must have the outputs' shape \(n, 3\); got shape \(300,\). Pass targets\[:, None\]",
         ),
-        (
-            lambda: fit(lambda dw, x: (x @ dw)[:, None], Batches(X, Y, KEY), make_objective("ce"), start=START),
-            r"outputs must have shape \(b, c\)",
-        ),
-        (
-            lambda: evaluate(predict, START, Batches(X, Y), squared_error),
-            r"targets must have the outputs' shape \(1, 3\)",
-        ),
-        (
-            lambda: fit(predict, Batches(X, Y, KEY), start=START, metrics={"loss": accuracy}),
-            "metrics must have other names than the run's own; got loss",
-        ),
+        (lambda: trains(lambda dw, x: (x @ dw)[:, None]), r"outputs must have shape \(b, c\)"),
+        (lambda: evaluate(predict, START, Batches(X, Y), squared_error), r"the outputs' shape \(1, 3\)"),
+        (lambda: trains(metrics={"loss": accuracy}), "metrics must have other names than the run's own; got loss"),
         (lambda: adam(float("inf")), "learning_rate must be a finite number > 0 and at most 1e"),
         (lambda: make_objective(penalty=float("nan")), "penalty"),
     ],
@@ -384,8 +310,8 @@ def test_wrong_uses_are_one_clear_line(call, match):
 
 
 def test_lists_are_taken_as_arrays():
-    one = fit(predict, Batches(X.tolist(), Y.tolist(), KEY), start=START, epochs=1)
-    assert (np.asarray(one.dw) == np.asarray(fit(predict, Batches(X, Y, KEY), start=START, epochs=1).dw)).all()
+    one = trains(x=X.tolist(), y=Y.tolist())
+    assert (np.asarray(one.dw) == np.asarray(trains().dw)).all()
 
 
 def test_predictor_passes_jit_and_vmap():

@@ -1,6 +1,5 @@
 """The log: a row for each step, once, whatever stopped the run; the same bits; private values alone."""
 
-import contextlib
 import csv
 import sys
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.checkpoints import Checkpoints, Saver
 from tangent_jax.io.ledger import Ledger
-from tangent_jax.io.log import Csv, TensorBoard, log_steps, run_folder
+from tangent_jax.io.log import Csv, log_steps, run_folder
 from tangent_jax.io.packages import import_extra
 from tangent_jax.io.progress import is_stopping, request_stop, shown
 from tangent_jax.privacy.mechanism import make_mechanism
@@ -229,18 +228,6 @@ def test_wandb_gets_each_row_at_its_step(tmp_path, wandb):
     assert [step for step, _ in logs[1:]] == [row["passes"] for row in fitted.history]
     assert "step" not in logs[1][1]
     assert ended == "ended"
-
-
-def test_tensorboard_name_clash_is_refused(tmp_path):
-    """It has one tag for both, and shows one of two values of a step."""
-    for other, is_refused in (("top_1", True), ("top-1", False)):
-        writer = TensorBoard(tmp_path, 0, None)
-        row = {"step": 1, "top 1": 0.5, other: 0.25}
-        refused = pytest.raises(InputError, match=r"got 'top 1' and 'top_1', which are both top_1 there\. Rename one")
-        with refused if is_refused else contextlib.nullcontext():
-            writer.write([row])
-        writer.close()
-    assert ("top-1", 1) in scalars(tmp_path, "events.*")
 
 
 def test_a_writer_that_is_named_twice_writes_once(tmp_path):

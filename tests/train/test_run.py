@@ -95,15 +95,15 @@ def test_path_is_no_checkpoints(tmp_path):
     ("name", "done"), [("fit", "epoch 1 of 3"), ("solve", "pass 1 of 200"), ("fit_private", "step 1 of 3")]
 )
 def test_continued_run_is_told_once(tmp_path, capsys, name, done):
-    line = f"{name}: going on after {done}"
+    line = f"{name}: resuming after {done}"
     with show_progress(name) as progress:
         with pytest.raises(KeyboardInterrupt):
             RUNS[name](tmp_path, on_step=lambda *_: request_stop(), progress=progress)
-        assert "going on" not in capsys.readouterr().err
+        assert "resuming" not in capsys.readouterr().err
         RUNS[name](tmp_path, progress=progress)
-        assert [text for text in capsys.readouterr().err.splitlines() if "going on" in text] == [line]
+        assert [text for text in capsys.readouterr().err.splitlines() if "resuming" in text] == [line]
         RUNS[name](tmp_path, progress=progress)
-        assert "going on" not in capsys.readouterr().err
+        assert "resuming" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["fit", "solve", "fit_private"])

@@ -50,7 +50,7 @@ PEER = re.compile(
 def out_folder(config: Results) -> Path:
     """The folder of --out, created if it does not exist."""
     out = config.path("out")
-    placement.together(partial(out.mkdir, parents=True, exist_ok=True))
+    placement.call_in_all(partial(out.mkdir, parents=True, exist_ok=True))
     return out
 
 
