@@ -167,7 +167,7 @@ def measure_cache(config: Config, shape: tuple[int, ...]) -> dict[str, float]:
     few = CHUNK if config.quick else LARGE_ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder(config)) as folder:
         rows = filled(Path(folder) / "rows", few, shape)
-        nbytes, opened = len(rows) * rows.nbytes, rows.opened()
+        nbytes, opened = len(rows) * rows.nbytes, rows.open()
         order = np.random.default_rng(1).permutation(few)
         batches = order[: len(order) // 32 * 32].reshape(-1, 32)
         return medians(

@@ -41,7 +41,7 @@ class Parts:
     """The rows of several arrays "k ...", concatenated, as one array "n ..."."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
-        self.parts = parts  # plain arrays if possible: reading a row of a memmap has an overhead
+        self.parts = parts
         self.ends = np.cumsum([len(part) for part in parts])
         self.starts = self.ends - [len(part) for part in parts]
         self.shape, self.dtype = (int(self.ends[-1]), *parts[0].shape[1:]), parts[0].dtype
@@ -52,24 +52,13 @@ class Parts:
 
     def __getitem__(self, index: Any) -> Any:
         first, *rest = index if isinstance(index, tuple) else (index,)
-        if isinstance(first, slice):
-            first = range(*first.indices(len(self)))
-            part = int(np.searchsorted(self.ends, first.start, "right"))
-            if first and first.step > 0 and first[-1] < self.ends[part]:  # within one part nothing is copied
-                start = int(first.start - self.starts[part])
-                return self.parts[part][(slice(start, start + len(first) * first.step, first.step), *rest)]
-        rows = np.asarray(first)
-        rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(int)
-        if rows.size and not (-len(self) <= rows.min() and rows.max() < len(self)):
-            raise IndexError(f"rows {rows.min()}..{rows.max()} of {len(self)}")
-        flat = rows.ravel() % max(1, len(self))
-        where = np.searchsorted(self.ends, flat, "right")
-        inside = (flat - self.starts[where]).tolist()
-        if rows.ndim == 0:
-            return self.parts[int(where[0])][(inside[0], *rest)]
-        picked = np.empty((rows.size, *self.shape[1:]), self.dtype)
-        for i, (part, row) in enumerate(zip(where.tolist(), inside, strict=True)):
-            picked[i] = self.parts[part][row]
+        rows = np.arange(len(self))[first]
+        flat = rows.ravel()
+        part_of = np.searchsorted(self.ends, flat, "right")
+        picked = np.empty((flat.size, *self.shape[1:]), self.dtype)
+        for part in np.unique(part_of):
+            places = np.flatnonzero(part_of == part)
+            picked[places] = self.parts[part][flat[places] - self.starts[part]]
         return picked.reshape(*rows.shape, *self.shape[1:])[(*[slice(None)] * rows.ndim, *rest)]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -117,7 +117,7 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
     check_classes(is_skipped, examples, trunk.model, cache.most_pixels)
     pairs = tuple(zip(rows.identifiers, examples.names, strict=True))
     count, folder = int(is_skipped.sum()), str(cache.path)
-    whole = Features(rows.opened(), examples.labels, pairs, count, folder, groups=examples.groups)
+    whole = Features(rows.open(), examples.labels, pairs, count, folder, groups=examples.groups)
     return whole.take(np.flatnonzero(~is_skipped)) if skipped else whole
 
 
@@ -208,7 +208,7 @@ def find_lower(trunk: Trunk, rows: RowStore, spans: list[Span], cache: Cache) ->
             kept = open_rows(lower, wanted, folder, cache)
             kept.find_places()
             if (kept.places >= 0).all() and kept.is_unaltered() and not kept.missing():
-                return stage, kept.opened()
+                return stage, kept.open()
     return None
 
 
@@ -271,7 +271,7 @@ def write_all(rows: RowStore, images: Sequence[int], compute: Callable[[list[Spa
 def exchange(rows: RowStore, shares: list[list[int]], skipped: set[int], is_keeper: bool) -> None:
     """Sends each process's share of the rows to all others; the keeper of each disk writes those that it lacks."""
     rows.read_again()
-    lacks, opened = {*rows.missing()}, rows.opened()
+    lacks, opened = {*rows.missing()}, rows.open()
     for start in range(0, max(map(len, shares)), CHUNK):
         parts = [share[start : start + CHUNK] for share in shares]
         own = [(place, image) for place, image in enumerate(parts[jax.process_index()]) if image not in skipped]

@@ -44,7 +44,7 @@ def keep_rows(
     identifiers = [identifier for identifier, _ in data.examples]
     rows = RowStore(cache.path / key_of(map_, cache, batch), identifiers, (sum(map_.sizes),), np.dtype(np.float32))
     fill(rows, lambda spans: ((compute_rows(map_, data.take(np.array(span)), batch), ()) for span in spans))
-    return np.asarray(rows.opened())
+    return np.asarray(rows.open())
 
 
 def key_of(map_: FeatureMap, cache: Cache, batch: int) -> str:

@@ -48,7 +48,7 @@ class RowStore:
     >>> rows = tj.features.RowStore(demo.folder(), ["aa", "bb"], (3,), np.dtype("float32"))
     >>> rows.create()
     >>> rows.write([1], np.ones((1, 3)))
-    >>> rows.missing(), rows.opened()[[1]].tolist()
+    >>> rows.missing(), rows.open()[[1]].tolist()
     ([0], [[1.0, 1.0, 1.0]])
     """
 
@@ -153,7 +153,7 @@ class RowStore:
         is_first[np.unique(self.places, return_index=True)[1]] = True
         return np.flatnonzero(is_first & (self.lines["checksum"][self.places] == MISSING)).tolist()
 
-    def opened(self) -> Rows:
+    def open(self) -> Rows:
         """The rows, "n ...", read from the disk when they are indexed."""
         base = map_rows(self.folder, (len(self.lines), *self.shape[1:]), self.dtype)
         return Rows(OpenRows(base, self.lines["checksum"], self.folder), self.places)

@@ -208,6 +208,15 @@ def test_damaged_lower_stage_is_not_used(tmp_path):
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(4)))
 
 
+def test_lower_stage_is_only_read(tmp_path):
+    compute(2, tmp_path)
+    (lower,) = tmp_path.iterdir()
+    os.utime(lower / "rows.bin")  # so that its rows are compared
+    before = {path: path.stat().st_mtime_ns for path in lower.iterdir()}
+    compute(4, tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in lower.iterdir()} == before
+
+
 def test_altered_image_gives_no_row(tmp_path):
     pictures, data = PICTURES.copy(), examples()
     data = dataclasses.replace(data, read=lambda i: pictures[i])
