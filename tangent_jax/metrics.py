@@ -1,13 +1,12 @@
 """Metrics of outputs against targets: accuracy, calibration, ranking."""
 
 from tangent_jax.train.evaluate import Measure, accuracy, squared_error
-from tangent_jax.train.metrics import auc, brier_score, calibration_error, entropy
+from tangent_jax.train.metrics import auc, calibration_error, entropy
 
 __all__ = [
     "Measure",
     "accuracy",
     "auc",
-    "brier_score",
     "calibration_error",
     "entropy",
     "squared_error",

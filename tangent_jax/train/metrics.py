@@ -5,12 +5,12 @@ The probabilities should be of examples outside the training set. Computed on th
 
 import numpy as np
 from jax import Array
-from jaxtyping import Float64, Integer
+from jaxtyping import Float64
 from scipy.special import entr
 from scipy.stats import rankdata
 
 from tangent_jax.core.checks import InputError, whole_number
-from tangent_jax.train.targets import as_numbers
+from tangent_jax.train.targets import as_labels, as_numbers
 
 
 def calibration_error(p: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15) -> float:
@@ -33,32 +33,14 @@ def calibration_error(p: Array | np.ndarray, labels: Array | np.ndarray, bins: i
     >>> round(calibration_error(p, np.array([0, 0])), 3)
     0.35
     """
-    p, labels = check_probabilities(p, labels)
+    p, labels = as_probabilities(p), as_labels(labels, np.shape(p)[-1])
+    if len(labels) != len(p):
+        raise InputError(f"labels must be {len(p)}, one for each example; got {len(labels)}")
     whole_number("bins", bins, 1)
     confidence, right = p.max(1), p.argmax(1) == labels
     at = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = np.bincount(at, right - confidence, bins)  # summed over the examples of each bin
     return float(np.abs(gaps).sum() / len(labels))
-
-
-def brier_score(p: Array | np.ndarray, labels: Array | np.ndarray) -> float:
-    """The mean over examples of sum_c (p_c - [c is the label])^2.
-
-    Args:
-        p: Probabilities, "n c".
-        labels: Class indices, "n".
-
-    Returns:
-        A number in 0..2; 0 where each label has probability 1.
-
-    Raises:
-        InputError: Rows that are no probabilities, or labels of no class.
-
-    >>> round(brier_score(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0])), 3)
-    0.37
-    """
-    p, labels = check_probabilities(p, labels)
-    return float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, 1)))
 
 
 def entropy(p: Array | np.ndarray) -> Float64[np.ndarray, "n"]:
@@ -108,17 +90,3 @@ def as_probabilities(p: Array | np.ndarray) -> Float64[np.ndarray, "n c"]:
     if (p < 0).any() or not np.allclose(p.sum(1), 1.0, atol=1e-3):
         raise InputError("probabilities must be rows of sum 1; got others. Take the softmax of logits.")
     return p
-
-
-def check_probabilities(
-    p: Array | np.ndarray, labels: Array | np.ndarray
-) -> tuple[Float64[np.ndarray, "n c"], Integer[np.ndarray, "n"]]:
-    """Returns (p "n c", labels "n") as arrays; InputError for rows that are no probabilities, or labels of no class."""
-    p = as_probabilities(p)
-    labels = np.asarray(labels)
-    if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (len(p),):
-        raise InputError(f"labels must be {len(p)} whole numbers; got {labels.dtype} of shape {labels.shape}")
-    low, high = labels.min(), labels.max()
-    if low < 0 or high >= p.shape[1]:
-        raise InputError(f"labels must be in 0..{p.shape[1] - 1}; got {low}..{high}")
-    return p, labels
