@@ -33,7 +33,7 @@ from tangent_jax.exports.peft import read_peft
 from tangent_jax.io import tensors
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.journal import Journal
-from tangent_jax.io.ledger import open_ledger
+from tangent_jax.io.ledger import Ledger
 from tangent_jax.io.records import seal_fields
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.pretrained.frozen_head import read_frozen_head
@@ -370,7 +370,7 @@ def test_ledgers(folder, data):
     (folder / "ledger.json").write_bytes(content)
 
     def use():
-        with open_ledger(folder, "r", Spent(Mechanism(1.0, 2.0, 3, 1e-5), 0, True)) as ledger:
+        with Ledger(folder).open("r", Spent(Mechanism(1.0, 2.0, 3, 1e-5), 0, True)) as ledger:
             assert 0 <= ledger.spent.steps_paid <= 3
 
     read(use)

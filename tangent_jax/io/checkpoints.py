@@ -76,13 +76,13 @@ class Checkpoints:
 
     def open(self, run: str) -> "Saver":
         """The saves of the run with this identity."""
-        return Saver(self.folder, run)
+        return Saver(self.folder, run, CHECKPOINT_SECONDS)
 
 
 class Saver:
     """Saves and restores the last finished epoch of one run; `folder` is the run's own."""
 
-    def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
+    def __init__(self, folder: str | os.PathLike, run: str, seconds: float) -> None:
         self.run, self.url = run, f"{str(folder).rstrip('/')}/{run}.zip" if is_url(folder) else None
         self.scratch = TemporaryDirectory(prefix="tangent_jax-") if self.url else None
         self.folder = expand_path(folder if self.scratch is None else self.scratch.name).absolute() / run

@@ -15,7 +15,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +61,24 @@ class Ledger:
     folder: str | os.PathLike
     seconds: float = SAVE_SECONDS
 
-    def open(self, run: str, spent: Spent) -> AbstractContextManager["Account"]:
-        """The account of the run with this identity; as `open_ledger`."""
-        return open_ledger(self.folder, run, spent, self.seconds)
+    @contextmanager
+    def open(self, run: str, spent: Spent) -> "Iterator[Account]":
+        """Opens the account of the run with this identity, for one process at a time.
+
+        Args:
+            spent: The run's account before its first step.
+
+        Raises:
+            InputError: If another process holds it, or it is damaged, another run's, or disagrees with its checkpoint.
+        """
+        root = expand_path(self.folder)
+        with ExitStack() as held:
+            lock = hosts.in_writer(lambda: held.enter_context(hold_lock(root / "ledger.lock", wait=False)))
+            yield Account(root, spent, Saver(root, run, self.seconds), lock)
 
 
 class Account:
-    """The steps that one run has paid for, with the run's checkpoints; `open_ledger` makes it.
+    """The steps that one run has paid for, with the run's checkpoints; `Ledger.open` makes it.
 
     A step is paid before it runs. If a kill loses it, it stays paid, and it does not run again.
     """
@@ -162,24 +173,3 @@ class Account:
         """Raises InputError if this process no longer holds the ledger."""
         assert self.lock is not None
         self.lock.check()
-
-
-@contextmanager
-def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: float = SAVE_SECONDS) -> Iterator[Account]:
-    """Opens the ledger of a run in a folder, for one process at a time; `seconds`: between checkpoints.
-
-    Args:
-        spent: The run's account before its first step.
-
-    Raises:
-        InputError: If another process holds it, or it is damaged, another run's, or disagrees with its checkpoint.
-    """
-    root = expand_path(folder)
-    with ExitStack() as held:
-        locks: list[Lock] = []
-
-        def hold() -> None:
-            locks.extend(filter(None, [held.enter_context(hold_lock(root / "ledger.lock", wait=False))]))
-
-        hosts.in_writer(hold)
-        yield Account(root, spent, Saver(root, run, seconds), locks[0] if locks else None)

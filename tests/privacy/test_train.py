@@ -19,7 +19,7 @@ from scipy import stats
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual
-from tangent_jax.io.ledger import Ledger, open_ledger
+from tangent_jax.io.ledger import Ledger
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
@@ -263,20 +263,20 @@ NOTHING = Spent(Mechanism(1.0, 1.0, 1_000_000, 1e-5), 0, True)
 
 
 def test_a_ledger_is_held_by_one_run(tmp_path):
-    with open_ledger(tmp_path, "mine", NOTHING) as held:
-        with pytest.raises(InputError, match="must not be in use; process"), open_ledger(tmp_path, "mine", NOTHING):
+    with Ledger(tmp_path).open("mine", NOTHING) as held:
+        with pytest.raises(InputError, match="must not be in use; process"), Ledger(tmp_path).open("mine", NOTHING):
             pass
         held.pay(3)
-    with open_ledger(tmp_path, "mine", NOTHING) as again:
+    with Ledger(tmp_path).open("mine", NOTHING) as again:
         assert again.spent.steps_paid == 3
     (tmp_path / "ledger.json").write_text("{}")
     for _ in range(2):  # and a refused ledger is not held
-        with pytest.raises(InputError, match="it was edited"), open_ledger(tmp_path, "mine", NOTHING):
+        with pytest.raises(InputError, match="it was edited"), Ledger(tmp_path).open("mine", NOTHING):
             pass
 
 
 def pay_and_say(folder, said):
-    with open_ledger(folder, "run", NOTHING) as ledger:
+    with Ledger(folder).open("run", NOTHING) as ledger:
         for step in range(ledger.spent.steps_paid, 100_000):
             ledger.pay(step + 1)
             os.write(said, (step + 1).to_bytes(4, "little"))  # the step is taken

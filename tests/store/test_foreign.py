@@ -27,7 +27,7 @@ from tangent_jax.features.row_store import line_of, padded
 from tangent_jax.io.checkpoints import Checkpoint
 from tangent_jax.io.files import expand_path, fingerprint, inside, open_plain, write_whole
 from tangent_jax.io.journal import START
-from tangent_jax.io.ledger import open_ledger
+from tangent_jax.io.ledger import Ledger
 from tangent_jax.io.records import plain, seal_fields
 from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
@@ -410,7 +410,7 @@ def test_impossible_provenance_is_refused(field, value):
 def test_a_store_and_a_ledger_are_no_url(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     account = Spent(make_mechanism(epsilon=3.0, delta=1e-5), 0, True)
-    for use in (lambda: expand_path(url), lambda: Store(url), open_ledger(url, "0" * 32, account).__enter__):
+    for use in (lambda: expand_path(url), lambda: Store(url), Ledger(url).open("0" * 32, account).__enter__):
         with pytest.raises(InputError, match=r"a path must be one of this machine; got .* need a file system"):
             use()
     assert [*tmp_path.iterdir()] == []
