@@ -69,7 +69,7 @@ def write_onnx(folder: Path, predict: ComponentPredictor, dw: Tree, classes: Seq
     """Writes the predictor as ONNX in f32, after a check that onnxruntime gives the same outputs."""
     predict, x = predict.in_dtype(None), any_batch(predict.model)
     weights_in = partial(serve, predict, jax.tree.map(jnp.asarray, flat(predict, dw)))
-    with one_line("model must be one that jax2onnx converts", "Export it as stablehlo"), quiet("jax2onnx", "onnx_ir"):
+    with one_line("model must be one that jax2onnx converts", "Export it as stablehlo"), quiet():
         from jax2onnx import to_onnx  # pyright: ignore
 
         # traced here: jax2onnx replaces functions of jax.numpy, which a model may use on shapes
@@ -167,13 +167,10 @@ def no_source_paths() -> Iterator[None]:
 
 
 @contextmanager
-def quiet(*names: str) -> Iterator[None]:
-    """Silences packages' log warnings, such as those about missing plugins."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
-    for logger in levels:
-        logger.setLevel(logging.ERROR)
+def quiet() -> Iterator[None]:
+    """Silences log warnings, such as those about missing plugins."""
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)
