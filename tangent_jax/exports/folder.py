@@ -178,9 +178,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         if not path.exists():
-            raise InputError(
-                f"{folder} must hold {', '.join(p.name for p in (*paths, said))}; {path.name} is missing."
-            )
+            raise InputError(f"{folder} must hold {', '.join(p.name for p in (*paths, said))}; {path.name} is missing.")
     fields = parse_json(said.read_bytes(), said)
     files = fields.get("files")
     for path in paths:
