@@ -133,7 +133,9 @@ def one_run_scores(
     predict, optimizer = trees.as_pytree(predict), as_data(optimizer)
     order, present = canaries.in_order()
     chunk = Chunk(*canaries.resident(), order, present)
-    state, signal, size = None, np.zeros(order.shape), np.zeros(order.shape)
+    state = None
+    signal = np.zeros(order.shape)
+    size = np.zeros(order.shape)
     with progress_bar(mechanism.steps, "attacking") as bar:
         for before, after in itertools.pairwise(steps):
             state = optimizer.init(before) if state is None else state

@@ -117,7 +117,8 @@ def read_leaves(folder: Path) -> dict[str, Any]:
     leaves: dict[str, Any] = {}
     for name, value in read_tensors(folder / TENSORS)[0].items():
         paths = ours(name, folder)
-        axes, fused = 1 if paths == ["head/bias"] else 2, len(paths) if name.endswith("lora_B.weight") else 1
+        axes = 1 if paths == ["head/bias"] else 2
+        fused = len(paths) if name.endswith("lora_B.weight") else 1
         is_valid = value.ndim == axes and len(value) % fused == 0
         if not is_valid:
             raise InputError(

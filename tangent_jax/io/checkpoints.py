@@ -83,13 +83,16 @@ class Saver:
     """Saves and restores the last finished epoch of one run; `folder` is the run's own."""
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float) -> None:
-        self.run, self.url = run, f"{str(folder).rstrip('/')}/{run}.zip" if is_url(folder) else None
+        self.run = run
+        self.url = f"{str(folder).rstrip('/')}/{run}.zip" if is_url(folder) else None
         self.scratch = TemporaryDirectory(prefix="tangent_jax-") if self.url else None
         self.folder = expand_path(folder if self.scratch is None else self.scratch.name).absolute() / run
         placement.check_alike(lambda: [np.frombuffer(run.encode(), np.uint8)])
         self.path = self.folder / "checkpoint.json"
         self.checkpoint: Checkpoint | None = hosts.from_writer(self.read)
-        self.saved, self.seconds, self.steps = time.perf_counter(), seconds, 0
+        self.seconds = seconds
+        self.saved = time.perf_counter()
+        self.steps = 0
 
     def advice(self) -> str:
         """The advice at the end of an error message."""
@@ -115,9 +118,11 @@ class Saver:
         """Returns the last saved state, and adds its rows to the history; without a save, the given state."""
         if self.checkpoint is None:
             return state
-        checkpoint, (leaves, structure) = self.checkpoint, jax.tree.flatten(state)
+        checkpoint = self.checkpoint
+        leaves, structure = jax.tree.flatten(state)
         leaves = hosts.from_writer(lambda: self.read_leaves(checkpoint, leaves))
-        history.rows, self.steps = [*checkpoint.history], len(checkpoint.history)
+        history.rows = [*checkpoint.history]
+        self.steps = len(history)
         is_same = history.measure is not None and history.measure == checkpoint.measure
         history.measured = [*checkpoint.measured] if is_same else [{} for _ in history.rows]
         return jax.tree.unflatten(structure, leaves)
@@ -156,7 +161,8 @@ class Saver:
         if placement.mesh().size > 1:
             leaves = [placement.on_host(leaf) for leaf in leaves]
         hosts.in_writer(lambda: self.write(leaves, history, ledger))
-        self.saved, self.steps = time.perf_counter(), len(history)
+        self.saved = time.perf_counter()
+        self.steps = len(history)
 
     def write(self, leaves: list[Any], history: History, ledger: str | None) -> None:
         """Writes the leaves, then checkpoint.json, then deletes the previous save."""

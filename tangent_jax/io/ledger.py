@@ -84,7 +84,10 @@ class Account:
     """
 
     def __init__(self, folder: Path, spent: Spent, saver: Saver, lock: Lock | None) -> None:
-        self.path, self.spent, self.saver, self.lock = folder / "ledger.json", spent, saver, lock
+        self.path = folder / "ledger.json"
+        self.saver = saver
+        self.lock = lock
+        self.spent = spent
         self.spent: Spent = hosts.from_writer(self.read)
 
     def read(self) -> Spent:

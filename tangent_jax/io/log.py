@@ -53,10 +53,9 @@ class Csv:
     """steps.csv: a row for each step, a column for each value; missing values are empty."""
 
     def __init__(self, folder: Path, done: int, run: str | None) -> None:
-        self.path, text = folder / "steps.csv", ""
-        if self.path.exists():
-            text = self.path.read_text()
-            text = text[: text.rfind("\n") + 1]  # a kill may have cut the last line
+        self.path = folder / "steps.csv"
+        text = self.path.read_text() if self.path.exists() else ""
+        text = text[: text.rfind("\n") + 1]  # a kill may have cut the last line
         rows = [*csv.DictReader(io.StringIO(text))]
         self.columns = [*(rows[0] if rows else ["step"])]
         self.begin([row for row in rows if int(row["step"]) <= done])

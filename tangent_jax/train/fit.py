@@ -234,7 +234,8 @@ def fit(
     whole_number("epochs", epochs, 1)
     dw, metrics = start_of(predict, start), metrics or {}
     training = make_training(predict, objective, optimizer, metrics)
-    predict, source = training.predict, as_source(data, key)
+    predict = training.predict
+    source = as_source(data, key)
     if isinstance(source, Batches):
         check_data(predict, dw, source, training.objective)
     state, check = training.start(dw), partial(check_batch, predict, dw, training.objective)
