@@ -70,7 +70,7 @@ def visible(text: str) -> str:
 
 
 def as_array(name: str, value: Any) -> Shaped[np.ndarray, "..."]:
-    """Returns the value as an array; InputError for rows of several lengths, and other values that are no array."""
+    """Returns the value as an array; InputError for rows of several lengths, and other values that are not an array."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:

@@ -4,9 +4,9 @@
 
     composed_name     the composed form (NFC): of classes
     normal_name       that form, without invisible characters: of files
-    caseless_name     that form, without letter case: of splits, and to find what is spelled otherwise
+    caseless_name     that form, without letter case: of splits, and to find other spellings
 
-A file is shown and opened by its name as it is. Owners, who are people, have a wider form (`core/owners.py`).
+A file is shown and opened by its unchanged name. Owners, who are people, have a wider form (`core/owners.py`).
 """
 
 import posixpath
@@ -73,7 +73,7 @@ def columns(classes: Sequence[str], chosen: Sequence[str]) -> Int[np.ndarray, "c
 
 
 def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
-    """The names of classes as a tuple, composed (NFC); InputError if they are no names, or a name repeats."""
+    """The names of classes as a tuple, composed (NFC); InputError if they are not names, or a name repeats."""
     is_named = not isinstance(classes, str) and isinstance(classes, Sequence) and len(classes) > 0
     if not (is_named and all(isinstance(name, str) for name in classes)):
         raise InputError(f"classes must be their number, or their names; got {repr(classes)[:80]}")

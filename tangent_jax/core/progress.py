@@ -29,7 +29,7 @@ class Bar(Protocol):
 
 @runtime_checkable
 class Progress(Protocol):
-    """Makes the bar of a loop of `total` pieces (None: unknown), `initial` of which are done."""
+    """Makes the bar of a loop of `total` pieces (None: unknown), after `initial` of them."""
 
     def __call__(self, *, total: int | None, unit: str, initial: int = 0) -> Bar:
         """Returns the bar."""

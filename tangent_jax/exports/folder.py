@@ -163,7 +163,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
         its rest has a dw of zeros.
 
     Raises:
-        InputError: If the folder is no export, a file does not match provenance.json, or dw does not fit its anchor.
+        InputError: If the folder is not an export, a file does not match provenance.json, or dw does not fit its anchor.
 
     >>> folder = demo.folder() / "export"
     >>> tj.export(folder, demo.predict, demo.dw, {})
@@ -203,8 +203,8 @@ def check_description(model: Model, path: Path) -> None:
     """Raises InputError for a file of a model with other settings; programs count within one version of JAX."""
     said = parse_json(read_tensors(path)[1].get(METADATA, "{}"), path)
     settings, config = json.loads(json.dumps(unwrap(model)[0].settings)), said.get("config") or {}
-    told_apart = "family" in said and config.get("jax") == settings.get("jax")
-    other = [name for name in settings if told_apart and config.get(name) != settings[name]]
+    is_described = "family" in said and config.get("jax") == settings.get("jax")
+    other = [name for name in settings if is_described and config.get(name) != settings[name]]
     if other:
         raise InputError(f"model must be the one that {path} was exported from; it differs in {', '.join(other)}.")
 

@@ -58,7 +58,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
         to the head of `pretrained`.
 
     Raises:
-        InputError: It names a part that is no plain LoRA, or a module that the model lacks.
+        InputError: It names a part that is not plain LoRA, or a module that the model lacks.
 
     >>> from safetensors.numpy import save_file
     >>> folder, width = demo.folder(), demo.vit_config.width

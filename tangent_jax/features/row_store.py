@@ -331,7 +331,7 @@ def erase(folder: Path, is_removed: Callable[[str], bool]) -> bool:
     A removal from a `Store` does it. Without a store, call it for each folder of the cache.
 
     Returns:
-        True if there were any. Their lines then say ERASED, which tells nothing.
+        True if there were any. Their lines then say ERASED, without the identifier.
 
     Guarantees:
         A program that computes these rows meanwhile does not write them; one that reads them raises.

@@ -140,7 +140,7 @@ class Journal:
 
 
 def read_plain(path: Path) -> bytes:
-    """The bytes of a file that is no link; b"" for a missing file."""
+    """The bytes of a file that is not a link; b"" for a missing file."""
     try:
         with open_plain(path, "rb") as file:
             return file.read()

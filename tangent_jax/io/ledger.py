@@ -139,7 +139,7 @@ class Account:
         return self.saver.steps
 
     def restore(self, state: Any, history: History) -> Any:
-        """Returns the last saved state, and adds its rows to the history; tells of paid steps that a kill lost."""
+        """Returns the last saved state, and adds its rows to the history; prints how many paid steps a kill lost."""
         state = self.saver.restore(state, history)
         paid = self.spent.steps_paid
         lost = paid - len(history)

@@ -4,7 +4,7 @@
     FOLDER/profile/                  the trace, for xprof and TensorBoard's profile page
 
 RUN is the start of the run's identity, so that two runs never share a file. `fit`, `fit_private` and `solve` log values
-that they compute anyway. The log is no part of a compiled program or of an identity: a run has the same bits with and
+that they compute anyway. No compiled program and no identity depends on the log: a run has the same bits with and
 without it. A resumed run deletes the rows after its last save and continues in the same files.
 """
 

@@ -98,7 +98,7 @@ class Bar(tqdm):
 
     def update(self, n: float | None = 1) -> bool | None:
         """Counts n more, then raises KeyboardInterrupt if a stop was requested."""
-        if n and self.resumed:  # a finished run that is only read tells nothing
+        if n and self.resumed:  # nothing for a finished run that is only read
             self.tell(self.resumed)
             self.resumed = ""
         displayed = super().update(n)
@@ -140,13 +140,13 @@ class Lines:
         self.stream.flush()
 
 
-EVERY = 30.0  # seconds between two lines if stderr is no terminal
+EVERY = 30.0  # seconds between two lines if stderr is not a terminal
 
 
 def progress_bar(total: int | None, unit: str, initial: int = 0) -> Bar:
     """A bar that starts at `initial` of `total` (None: unknown); silent outside `show_progress`.
 
-    If stderr is no terminal, it prints a plain line every 30 seconds, and nothing for shorter work.
+    If stderr is not a terminal, it prints a plain line every 30 seconds, and nothing for shorter work.
     """
     title = _TITLE.get()
     options: Any = {"file": sys.stderr, "dynamic_ncols": True, "mininterval": 0.5}

@@ -76,8 +76,8 @@ def convert(kind: Any, value: Any, where: object) -> Any:
     """A JSON value as a `kind`: a dataclass, a tuple, a dict, a union or a plain type. where: its name in an error.
 
     Raises:
-        InputError: It names a field that is missing, unknown or of another type. True is no number, a number with a
-            fraction is no whole number, and a number beyond the range of floats is refused.
+        InputError: It names a field that is missing, unknown or of another type. True is not a number, a number with a
+            fraction is not a whole number, and a number beyond the range of floats is refused.
     """
     if type(value) is kind:  # the common cases: names of examples, whole numbers
         return value

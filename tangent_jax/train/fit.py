@@ -314,7 +314,7 @@ def with_program(training: Training, state: State, source: Any) -> Training:
 
 
 def as_source(data: Any, key: Array | None) -> Any:
-    """The data as Batches with a key; an iterable or function of batches (x, y) stays as it is.
+    """The data as Batches with a key; an iterable or function of batches (x, y) is unchanged.
 
     Raises:
         InputError: Other data, or Batches without a key for their order.

@@ -27,7 +27,7 @@ def calibration_error(p: Array | np.ndarray, labels: Array | np.ndarray, bins: i
         A number in 0..1; 0 where the accuracy of each bin equals its mean confidence.
 
     Raises:
-        InputError: Rows that are no probabilities, or labels of no class.
+        InputError: Rows that are not probabilities, or labels of no class.
 
     >>> p = np.array([[0.9, 0.1], [0.4, 0.6]])  # confident and right; less confident and wrong
     >>> round(calibration_error(p, np.array([0, 0])), 3)
@@ -50,7 +50,7 @@ def entropy(p: Array | np.ndarray) -> Float64[np.ndarray, "n"]:
         0 log 0 counts as 0.
 
     Raises:
-        InputError: Rows that are no probabilities.
+        InputError: Rows that are not probabilities.
 
     >>> entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(3).tolist()
     [0.693, 0.0]

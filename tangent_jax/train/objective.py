@@ -71,7 +71,7 @@ class Objective:
     penalty: float | Array = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.loss, Loss) or callable(self.loss):  # a placeholder of JAX's is no number
+        if isinstance(self.loss, Loss) or callable(self.loss):  # not a placeholder of JAX's
             object.__setattr__(self, "loss", as_loss(self.loss))
 
     def __call__(

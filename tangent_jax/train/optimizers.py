@@ -25,7 +25,7 @@ _MOMENTUM = optax.trace(0.9)
 def adam(learning_rate: float = 1e-3) -> Optimizer:
     """The paper's optimiser: Adam, with a learning rate that falls x0.1 after 1/2 and again after 5/6 of the epochs.
 
-    `fit` tells it how much of the run is done. `fit_private` does not: there the rate stays as it is.
+    `fit` tells it how much of the run is done. `fit_private` does not: there the rate is constant.
 
     >>> fitted = tj.fit(demo.predict, demo.train, key=jax.random.key(0), optimizer=tj.adam(0.3), epochs=5)
     >>> fitted.steps

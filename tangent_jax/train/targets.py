@@ -64,7 +64,7 @@ def is_real(dtype: Any) -> bool:
 
 
 def as_numbers(name: str, values: Any) -> Float64[np.ndarray, "..."]:
-    """The values in f64, those of bfloat16 too; InputError for what is no array of real numbers."""
+    """The values in f64, those of bfloat16 too; InputError for anything but an array of real numbers."""
     array = as_array(name, values)
     if not is_real(array.dtype):
         raise InputError(f"{name} must be numbers; got {array.dtype}")
