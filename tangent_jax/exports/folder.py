@@ -163,7 +163,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
         its rest has a dw of zeros.
 
     Raises:
-        InputError: If the folder is not an export, a file does not match provenance.json, or dw does not fit its anchor.
+        InputError: A folder that is not an export, a file that provenance.json does not name, or dw of another anchor.
 
     >>> folder = demo.folder() / "export"
     >>> tj.export(folder, demo.predict, demo.dw, {})

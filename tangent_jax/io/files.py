@@ -28,8 +28,8 @@ def expand_path(path: str | os.PathLike) -> Path:
     """The path with `~` and `~user` resolved.
 
     Raises:
-        InputError: A value that is not a path, or has a name of more than 255 bytes, a user without a home, or a URL, such
-            as gs://bucket/folder (`paths.local_copy` and `paths.any_path` take those too).
+        InputError: A value that is not a path, a name of more than 255 bytes, a user without a home, or a URL, such as
+            gs://bucket/folder (`paths.local_copy` and `paths.any_path` take those too).
     """
     try:
         text = os.fspath(path)
