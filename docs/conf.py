@@ -16,7 +16,7 @@ import tangent_jax  # noqa: E402
 project = "tangent_jax"
 author = "the authors of tangent_jax"
 version = release = tangent_jax.__version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb", "reference", "commands", "files", "llms"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb", "reference", "commands", "files"]
 # `[ab]**` in index.md: benchmarks, and accelerators/DEVICE where `make accelerator` wrote one. design.md is for
 # contributors, as the files at the top of the repository are.
 exclude_patterns = ["_ext", "design.md"]
