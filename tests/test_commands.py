@@ -26,8 +26,8 @@ from tangent_jax.commands.main import main
 from tangent_jax.commands.shared import codes, command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import F, parse
-from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.settings import FIELD_OF
+from tangent_jax.commands.shared.table import PRESETS
 from tangent_jax.data.folders import question_of
 from tangent_jax.data.layouts import Asked
 from tangent_jax.data.sources import Dataset, Examples
@@ -154,7 +154,7 @@ ENDED = {
 def test_ended_neighbour_is_one_line(kind, text):
     line = command.in_one_line(kind(text), is_job=True)
     ended = f"another process of the job ended ({ENDED[text]})"
-    assert line == f"{ended}. Start all again: they go on from what is saved"
+    assert line == f"{ended}. Start all again: they resume from what is saved"
 
 
 def test_error_is_a_line_and_bug_a_traceback():
@@ -269,9 +269,9 @@ def test_class_of_removed_images_is_said(monkeypatch, capsys):
     gone = {part.identifiers()[0] for part in (data.train, data.test)}
     monkeypatch.setattr(setup, "removed_images", lambda *_: gone)
     config: Any = SimpleNamespace(store="s")
-    assert len(setup.left(config, data.train, "train inputs")) == 2
+    assert len(setup.without_removed(config, data.train, "train inputs")) == 2
     assert "train inputs: no image of cat is left to train on" in capsys.readouterr().err
-    assert len(setup.left(config, data.test, "test inputs")) == 2
+    assert len(setup.without_removed(config, data.test, "test inputs")) == 2
     assert "left to train on" not in capsys.readouterr().err
 
 

@@ -109,20 +109,13 @@ def recipes_of(config: Config, rival: Rival, spec: str) -> list[tj.Recipe]:
 
 def measured(config: Config, dataset: Dataset, spec: str, rival: Rival, runs: Runs) -> dict[str, Any]:
     """One cell of the table: the setting with the highest accuracy on held-out images, on test, for each seed."""
-    searched = recipes_of(config, rival, spec)
-    fields = FIELDS[rival.method]
     few = {"epochs": config.search_epochs} if rival.method == "nlft" else {}
-    several = len(searched) > 1
-    held = (
-        [run(config, dataset, rival, dataclasses.replace(own, **few), runs) for own in searched] if several else [0.0]
-    )
-    best = searched[int(np.argmax(held))]
-    seeds = [dataclasses.replace(best, seed=seed) for seed in config.numbers("seed", int)]
-    accuracies = [run(config, dataset, rival, recipe, runs, on_test=True) for recipe in seeds]
-    cell = search.cell_of(accuracies)
-    cell |= {"chosen": {field: getattr(best, field) for field in fields}, "searched": len(searched)}
-    cell |= {"tried": {field: sorted({getattr(own, field) for own in searched}) for field in fields}}
-    return {**cell, "held_out": max(held) if several else None}
+
+    def accuracy(recipe: tj.Recipe, on_test: bool) -> float:
+        own = recipe if on_test else dataclasses.replace(recipe, **few)
+        return run(config, dataset, rival, own, runs, on_test)
+
+    return search.choose(config, recipes_of(config, rival, spec), FIELDS[rival.method], accuracy)
 
 
 def run(config: Config, dataset: Dataset, rival: Rival, recipe: tj.Recipe, runs: Runs, on_test: bool = False) -> float:

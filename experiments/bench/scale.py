@@ -1,21 +1,16 @@
 """The bytes, seconds and money of each phase of a large job: TAFT-1, --images images, a ViT-L/16, eight devices.
 
-It measures decoding in threads and processes, hashing, writing, checking and reading the cache, the bookkeeping of many
-tiny rows, and stores whose component names all images, or twice as many. FLOPs come from traced programs. Values that
-this machine cannot measure are constants below, and assumptions. The last line of stdout: {"measured", "cost",
-"phases", "components"}.
+It measures decoding in a core and in processes, hashing, writing and checking the cache, and a store whose component
+names all images. FLOPs come from traced programs. Values that this machine cannot measure are constants below, and
+assumptions. The last line of stdout: {"measured", "cost", "phases", "component"}.
 """
 
 import dataclasses
 import io
-import multiprocessing
 import os
-import re
 import tempfile
 import time
-import tracemalloc
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +50,7 @@ DEVICE_FLOPS, FRACTION = (989e12, 0.4)  # a device's FLOP/s as published (H100 S
 DISK = 5e9  # bytes per second that its disks read and write
 CORES, DOLLARS = 96, 24.0  # the price of an hour
 IMAGE_BYTES = 110_000  # bytes of an encoded image of the job
-ROWS, LARGE_ROWS = 100_000, 512  # tiny rows, for the cost of each; rows of the model's size, for bytes a second
+LARGE_ROWS = 512  # rows of the model's size, for bytes a second
 LOCK_SHARE = 0.09  # share of decoding time that holds the interpreter's lock
 
 EPOCHS, PASSES, PRIVATE_STEPS = 30, 15, 50
@@ -96,21 +91,19 @@ def read_in_turn(images: list[bytes], i: int) -> bytes:
 
 
 def measure_decoding(config: Config) -> dict[str, float]:
-    """Images per second of one core, of threads and processes on all (without their start); bytes hashed per second."""
+    """Images per second of one core, the parent's seconds an image of processes, and bytes hashed per second."""
     images = [photograph(i) for i in range(32)]
     workers = cores()
     chunks = [range(i, i + CHUNK) for i in range(0, (4 * workers + 8) * CHUNK, CHUNK)]
     decoder = Decoder(partial(read_in_turn, images), ("image",) * chunks[-1].stop, 224, Preprocessing())
 
-    def rate(processes: int) -> float:
-        decoded = decode_chunks(decoder, chunks, processes)
+    def of_parent() -> float:
+        decoded = decode_chunks(decoder, chunks, workers)
         for _ in range(2 * workers):  # while the processes start
             next(decoded)
         started = time.process_time()
-        seconds = seconds_of(lambda: [*decoded])
-        count = (len(chunks) - 2 * workers) * CHUNK
-        own.append((time.process_time() - started) / count)
-        return count / seconds
+        count = CHUNK * len([*decoded])
+        return (time.process_time() - started) / count
 
     def of_a_core() -> float:
         started = time.process_time()  # other programs may run beside this
@@ -118,14 +111,11 @@ def measure_decoding(config: Config) -> dict[str, float]:
             decoder(i)
         return len(images) / (time.process_time() - started)
 
-    own: list[float] = []  # the parent's seconds an image
     return medians(
         config,
         {
             "images_a_core": of_a_core,
-            "threads": lambda: rate(0),
-            "processes": lambda: rate(workers),
-            "parent_us": lambda: own[-1] * 1e6,
+            "parent_us": lambda: of_parent() * 1e6,
             "hash_bytes": lambda: sum(map(len, images)) / seconds_of(lambda: [*map(content_identifier, images)]),
         },
     ) | {"encoded_bytes": sum(map(len, images)) / len(images), "cores": workers}
@@ -151,97 +141,47 @@ def write_rows(rows: RowStore) -> float:
     return seconds_of(write)
 
 
-def again(rows: RowStore) -> float:
-    """The seconds that the next run takes to see which rows are missing."""
+def check(rows: RowStore) -> float:
+    """The seconds that the next run takes to see which rows are missing, if another program wrote to the rows."""
+    os.utime(rows.folder / "rows.bin")
     return seconds_of(RowStore(rows.folder, rows.identifiers, rows.shape[1:], rows.dtype).create)
 
 
-def check(rows: RowStore) -> float:
-    """The same, if another program wrote to the rows."""
-    os.utime(rows.folder / "rows.bin")
-    return again(rows)
-
-
 def measure_cache(config: Config, shape: tuple[int, ...]) -> dict[str, float]:
-    """Bytes per second of writing, checking and randomly reading rows of a shape."""
+    """Bytes per second of writing and checking rows of a shape."""
     few = CHUNK if config.quick else LARGE_ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder(config)) as folder:
         rows = filled(Path(folder) / "rows", few, shape)
-        nbytes, opened = len(rows) * rows.nbytes, rows.open()
-        order = np.random.default_rng(1).permutation(few)
-        batches = order[: len(order) // 32 * 32].reshape(-1, 32)
+        nbytes = len(rows) * rows.nbytes
         return medians(
             config,
             {
                 "write_bytes": lambda: nbytes / write_rows(rows),
                 "check_bytes": lambda: nbytes / check(rows),
-                "read_bytes": lambda: nbytes / seconds_of(lambda: [opened[batch] for batch in batches]),
             },
         )
 
 
-def measure_rows(config: Config) -> dict[str, float]:
-    """Microseconds and bytes of overhead per row, from rows of four numbers."""
-    many = 1000 if config.quick else ROWS
-    with tempfile.TemporaryDirectory(dir=command.out_folder(config)) as folder:
-        rows = filled(Path(folder) / "tiny", many, (4,))
-        written = write_rows(rows)
-        checked = check(rows)
-        os.utime(rows.folder / "rows.bin", (1e9, 1e9))  # written long ago
-        complete = again(rows)
-        listed = (rows.folder / "examples.txt").stat().st_size
-    tracemalloc.start()
-    examples = tuple((f"{i:064x}", f"train/class {i % 1000}/{i}.jpg") for i in range(many))
-    held = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    each = {"write_us": written, "check_us": checked, "start_complete_us": complete}
-    measured = {name: seconds / many * 1e6 for name, seconds in each.items()}
-    return measured | {"listed_bytes": listed / many, "held_bytes": held / len(examples)}
-
-
-def measure_component(images: int, folder: str, repeats: int) -> dict[str, float]:
-    """Seconds of what a store does whose one component names this many images; its bytes, and the most memory."""
+def measure_component(config: Config, folder: str) -> dict[str, float]:
+    """Seconds of what a store does whose one component names all images; its bytes."""
+    images = 1000 if config.quick else config.images
     identifiers = [content_identifier(b"%d" % i) for i in range(images)]
     examples = tuple((whole, f"train/class {i % 1000}/{i}.jpg") for i, whole in enumerate(identifiers))
     owners = {name: f"owner {i % 1000}" for i, (_, name) in enumerate(examples)}
     data, training = tj.store.Data(examples, owners), tj.store.Training(tj.Recipe())
     origin = tj.store.Provenance("taft", {}, "", "", ("head/kernel",), data=data, training=training)
     store = tj.Store(Path(folder) / "store")
-    before = most_memory()
     measured = {"images": float(images)}
     measured["add"] = seconds_of(lambda: store.add("all", {"head": {"kernel": np.ones((4, 4))}}, origin))
     measured["bytes"] = float(store.path("all").stat().st_size)
     calls = {
-        "read": lambda: store.provenance("all"),
         "plan one": lambda: tj.store.plan_removal(store, examples=identifiers[:1]),
         "plan owner": lambda: tj.store.plan_removal(store, owner="owner 7"),
     }
     for name, call in calls.items():
-        measured[name] = float(np.median([seconds_of(call) for _ in range(repeats)]))
+        measured[name] = float(np.median([seconds_of(call) for _ in range(config.repeats)]))
     plan = tj.store.plan_removal(store, names=["all"])
     measured["remove all"] = seconds_of(lambda: tj.store.remove(store, plan))
-    measured["open after"] = seconds_of(lambda: tj.Store(store.root))
-    measured["journal bytes"] = float((store.root / "journal.jsonl").stat().st_size)
-    return measured | {"memory": most_memory() - before}
-
-
-def most_memory() -> float:
-    """The most bytes that this process, and no parent, held (Linux)."""
-    (line,) = re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
-    return float(line) * 1024
-
-
-def measure_components(config: Config) -> list[dict[str, float]]:
-    """`measure_component` for all images and for twice as many, each in a process of its own."""
-    spawn = multiprocessing.get_context("spawn")
-    counts = (1000, 2000) if config.quick else (config.images, 2 * config.images)
-    measured = []
-    for count in counts:
-        with (
-            tempfile.TemporaryDirectory(dir=command.out_folder(config)) as folder,
-            ProcessPoolExecutor(1, spawn) as pool,
-        ):
-            measured.append(pool.submit(measure_component, count, folder, config.repeats).result())
     return measured
 
 
@@ -276,9 +216,7 @@ def phases(config: Config, measured: dict[str, float], cost: dict[str, Any]) -> 
         (f"decode, {CORES} processes", images, max(decoded / CORES, n * measured["parent_us"] / 1e6)),
         ("trunk", 0, n * cost["trunk_flops"] / flops),
         ("write the rows, while they are computed", rows, max(rows / measured["write_bytes"], rows / DISK)),
-        ("write in bfloat16", rows // 2, max(rows / 2 / measured["write_bytes"], rows / 2 / DISK)),
         ("start again: check every byte", rows, max(rows / measured["check_bytes"], rows / DISK)),
-        ("start again: complete", 0, n * measured["start_complete_us"] / 1e6),
         (f"TAFT-1, {EPOCHS} epochs streamed", EPOCHS * rows, EPOCHS * streamed),
         (f"{PASSES} passes of the solver", PASSES * rows, PASSES * streamed),
         (f"{PRIVATE_STEPS} private steps, full batch", PRIVATE_STEPS * rows, PRIVATE_STEPS * streamed),
@@ -291,18 +229,19 @@ def phases(config: Config, measured: dict[str, float], cost: dict[str, Any]) -> 
 
 def main(config: Config) -> None:
     cost = trace_costs()
-    measured = measure_decoding(config) | measure_cache(config, cost["shape"]) | measure_rows(config)
+    measured = measure_decoding(config) | measure_cache(config, cost["shape"])
     table = phases(config, measured, cost)
     lines = [[r["phase"], f"{r['bytes'] / 1e9:,.0f}", f"{r['seconds']:,.0f}", f"{r['dollars']:.2f}"] for r in table]
     text = command.markdown(["phase", "GB", "seconds", "dollars"], lines)
     rates = command.markdown(["measured", "value"], [[k, f"{v:,.4g}"] for k, v in measured.items()])
-    components = measure_components(config)
-    lines = [[name, *(f"{component[name]:,.4g}" for component in components)] for name in components[0]]
-    stores = command.markdown(["a store of one component", "", ""], lines)
+    with tempfile.TemporaryDirectory(dir=command.out_folder(config)) as folder:
+        component = measure_component(config, folder)
+    lines = [[name, f"{value:,.4g}"] for name, value in component.items()]
+    stores = command.markdown(["a store of one component", ""], lines)
     page = f"{text}\n{rates}\n{stores}"
     (command.out_folder(config) / "scale.md").write_text(page)
     print(page)
-    command.finish(config, {"measured": measured, "cost": cost, "phases": table, "components": components})
+    command.finish(config, {"measured": measured, "cost": cost, "phases": table, "component": component})
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.averaging import moved
-from experiments.shared.folds import folds_beside
 from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
@@ -111,7 +110,7 @@ def measured(
     train, test = setup.train_and_measured(config, predict, dataset, on_test=True)
     order = np.random.default_rng([seed, 10]).permutation(len(train))
     sessions: dict[float, np.ndarray] = {share: np.sort(order[: round(share * len(train))]) for share in shares}
-    folds = folds_beside(train, np.concatenate([*sessions.values()]))
+    folds = search.folds_beside(train, np.concatenate([*sessions.values()]))
     found = dict[float, dict[str, Scores]]()
     of_psi = (config.feature_blocks, config.directions, config.width)
     for share, rows in sessions.items():

@@ -17,31 +17,26 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared.timing import steady
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.additive import ADDITIVE
-from tangent_jax.commands.shared.settings import Compute, Model, Reading, Results, Training
+from tangent_jax.commands.shared.additive import features_of
+from tangent_jax.commands.shared.settings import Compute, FeatureFlags, Reading, Results, Training
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Examples
-from tangent_jax.models import feature_map
 from tangent_jax.solver import Settings, make_statistics
 from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(Model, Reading, Compute, Training, Results):
+class Config(FeatureFlags, Reading, Compute, Training, Results):
     """The flags."""
 
     blocks: int = Recipe.blocks
     certificate: float = Recipe.certificate
     dataset: str = Recipe.dataset
-    directions: int = 1
-    feature_blocks: int | str | None = None
     images: int | None = None
     out: str = "out/bench_solve"
     output: str = "tangent"
     passes: int = 12
     penalty: float = 0.001
-    seed: int = Recipe.seed
-    width: int = 4096
 
 
 def main(config: Config) -> None:
@@ -93,14 +88,8 @@ def of_statistics(
     adam: float,
 ) -> dict[str, float]:
     """The accuracy of a head of statistics at default settings, and the median seconds of three runs, after one."""
-    parts, how = ADDITIVE[name]
-    options = {
-        "blocks": config.feature_blocks,
-        "directions": config.directions,
-        "width": config.width,
-        "seed": config.seed,
-    }
-    map_ = feature_map(tj.Pretrained(predict.model, predict.w, ""), parts, **options)
+    features, how = features_of(config, name, config.feature_blocks)
+    map_ = features.of(tj.Pretrained(predict.model, predict.w, ""))
     seconds = []
     head = None
     train, test = (setup.features(config, map_.predict, part, f"{name}: inputs") for part in (images, tested))

@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 
 import tangent_jax as tj
-from experiments.shared import timing, titles
+from experiments.shared import plots, timing, titles
 from experiments.shared.operations import CLASSES, full_block, many, peaks, plain_and_tangent, random_vit
-from experiments.shared.roofline import roofline
 from experiments.shared.table import TABLE
 from experiments.shared.timing import Operation
 from tangent_jax.commands.shared import command
@@ -108,7 +107,7 @@ def main(config: Config) -> None:
             )
             rows += [describe(row, size, batch, peak) for row in group]
     write_table(config, rows)
-    roofline(out / "roofline.png", rows, peak, titles.fastest(rows))
+    plots.roofline(out / "roofline.png", rows, peak, titles.fastest(rows))
     t = {row["operation"]: row["seconds"] for row in rows}  # of the last size and batch
     ratios = {name: round(t[above] / t[below], 3) for name, (above, below) in RATIOS.items() if {above, below} <= {*t}}
     machine = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "dtype": config.dtype, **peak}

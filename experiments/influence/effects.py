@@ -1,11 +1,11 @@
-"""The influence of each component (--by=component) or training image (--by=kernel, solver or both; report.html).
+"""The influence of each component (--by=component) or training image (--by=kernel or solver; report.html).
 
 The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "leave_one_out_accuracy",
-"residual", "loo_max_error", "flipped_auc"}; by --by=solver and both {"accuracy", "leave_one_out_accuracy", "penalty",
+"residual", "loo_max_error", "flipped_auc"}; by --by=solver {"accuracy", "leave_one_out_accuracy", "penalty",
 "images", "certificate": the largest, relative to "largest_change", "loo_max_error": of --resolved images that are
-solved again cold, likewise relative, "seconds", "passes": the mean, and by --by=both "kernel_own", "kernel_margin"}. By
-component: {"accuracy": of all, "without": {component: accuracy of the others' mean}, "components": counts, "movement":
-L2 distance by which the last component to come moves the mean, by count, "relative": over the mean's norm}.
+solved again cold, likewise relative, "seconds", "passes": the mean}. By component: {"accuracy": of all, "without":
+{component: accuracy of the others' mean}, "components": counts, "movement": L2 distance by which the last component to
+come moves the mean, by count, "relative": over the mean's norm}.
 """
 
 import dataclasses
@@ -21,7 +21,6 @@ import tangent_jax as tj
 from experiments.report import pages
 from experiments.shared import plots, titles
 from experiments.shared.left_out import Leaving
-from experiments.shared.memory import reuse_freed
 from experiments.shared.sharded import outputs_of
 from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command
@@ -38,7 +37,7 @@ class Config(Sharded):
     """The flags."""
 
     batch_size: int = Recipe.batch_size
-    by: str = choice("component", "kernel", "solver", "both")
+    by: str = choice("component", "kernel", "solver")
     certificate: float = 0.01
     epochs: int = Recipe.epochs
     flip: float = 0.0
@@ -53,13 +52,13 @@ class Config(Sharded):
     store: str = "out/stores"
     needs = (
         only_with("flip", by="kernel")
-        | only_with("resolved", by=("kernel", "solver", "both"))
-        | only_with("images", "certificate", by=("solver", "both"))
+        | only_with("resolved", by=("kernel", "solver"))
+        | only_with("images", "certificate", by="solver")
     )
 
 
 def main(config: Config) -> None:
-    {"component": by_component, "kernel": by_kernel, "solver": by_solver, "both": by_solver}[config.by](config)
+    {"component": by_component, "kernel": by_kernel, "solver": by_solver}[config.by](config)
 
 
 def own_penalty(config: Config) -> float:
@@ -160,7 +159,6 @@ def of_kernel(
 
 def by_solver(config: Config) -> None:
     """Measures the influence of training images (all, or --images) by solving without each, from the optimum."""
-    reuse_freed()
     began = time.perf_counter()
     method = make_method(config, "taft", penalty=own_penalty(config))
     objective = method.recipe.objective
@@ -185,30 +183,7 @@ def by_solver(config: Config) -> None:
     result |= {"certificate": float(arrays["certificate"].max()) / largest, "largest_change": largest}
     result |= {"loo_max_error": leaving.again(left_out, config.resolved), "passes": float(arrays["passes"].mean())}
     result |= {"seconds": seconds}
-    if config.by == "both":
-        result |= against_kernel(method, rows, arrays, whole)
     report(config, method, method.train.take(rows), arrays, (arrays["own"], whole, logits), result)
-
-
-def against_kernel(
-    method: Method, rows: np.ndarray, arrays: dict[str, np.ndarray], whole: np.ndarray
-) -> dict[str, float]:
-    """The largest differences from the kernel's results, relative to the largest change.
-
-    They are of the images' own outputs without them, and of the changes of the test images' margins; whole: the own
-    outputs with them.
-    """
-    with tj.show_progress("kernel"):
-        solution = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective, progress=shown).solve()
-        jacobian = tj.solver.jacobian_rows(method.predict, method.test.inputs, shown)
-        cross = jacobian.gram(solution.kernel.rows, shown)
-    measure = Measure(method.test.targets, solution.kernel.centers.max())
-    moved = of_kernel(solution, cross, solution.predict(jacobian, cross), measure)["margin"][rows]
-    own = np.abs(arrays["own"] - solution.left_out()[rows]).max() / np.abs(arrays["own"] - whole).max()
-    return {
-        "kernel_own": float(own),
-        "kernel_margin": float(np.abs(arrays["margin"] - moved).max() / np.abs(moved).max()),
-    }
 
 
 def report(config: Config, 

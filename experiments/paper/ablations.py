@@ -28,7 +28,6 @@ class Config(Model, search.Searched, Compute, Training):
     """The flags."""
 
     blocks: int = Recipe.blocks
-    dataset: tuple[str, ...] = ("digits",)
     only: tuple[str, ...] = ("loss", "pt", "cls", "radius")
     out: str = "out/ablations"
     radius: tuple[str, ...] = ("1", "10", "100")

@@ -25,7 +25,6 @@ class Config(search.Searched, Training):
 
     architecture: str | None = Recipe.architecture
     blocks: int = Recipe.blocks
-    dataset: tuple[str, ...] = ("digits",)
     dtype: str = Recipe.dtype
     image_size: ImageSize | None = Recipe.image_size
     linearization: str = Recipe.linearization

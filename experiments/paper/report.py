@@ -33,8 +33,8 @@ from experiments.shared import drawn
 from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
-from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.settings import Results
+from tangent_jax.commands.shared.table import PRESETS
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.core.placement import cores

@@ -26,7 +26,6 @@ class Config(Model, search.Searched, Compute):
     batch_size: int = Recipe.batch_size
     blocks: tuple[str, ...] = ("1", "7")
     certificate: float = Recipe.certificate
-    dataset: tuple[str, ...] = ("digits",)
     epochs: int = Recipe.epochs
     loss: str = Recipe.loss
     method: tuple[str, ...] = ("fc", "nlft", "taft")

@@ -1,17 +1,22 @@
 """report.html: the influence of images on a model, with thumbnails, in one self-contained file."""
 
+import base64
 import html
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
-from experiments.shared.thumbnails import thumbnail
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data import Examples
+from tangent_jax.data.decode import decode
 from tangent_jax.io.files import write_whole
 
 SHOWN = 16  # images of a gallery
+THUMBNAIL = 96  # pixels of a side
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #222 }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } p { max-width: 46rem }
@@ -87,6 +92,14 @@ class Page:
             parts.append(f'<div><b>{title}</b><div class="gallery">{figures}</div></div>')
         tested = self.figure("test", z, f"margin {self.findings.test_margins[z]:+.2f}")
         return f'<div class="pair">{tested}{"".join(parts)}</div>'
+
+
+def thumbnail(image: bytes | np.ndarray, name: str) -> str:
+    """The image, encoded or a uint8 array, as a small data URL."""
+    pixels = decode(image, name, THUMBNAIL, Preprocessing())
+    content = io.BytesIO()
+    Image.fromarray(np.asarray(pixels)).save(content, "JPEG", quality=82)
+    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
 def write(path: Path, page: Page, numbers: Mapping[str, Any]) -> None:

@@ -1,13 +1,9 @@
 """The public names of the library."""
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-
-ROOT = Path(tj.__file__).parents[1]
-COMMANDS = ROOT / "tangent_jax/commands"
 
 
 def public_names() -> dict[str, Any]:

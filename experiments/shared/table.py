@@ -21,7 +21,11 @@ OWN: dict[str, partial] = {
     "quick": flag("bool", "Small models, few epochs and few settings."),
     "repeats": flag("integer", "Repetitions of a measurement: rounds (at most), orders, or runs.", low=1),
     "seconds": flag("float", "Time limit in seconds, without compilation; one round always runs.", low=0.1),
-    "only": flag("list", "Only these parts, such as 'Table 7,Table 9'; join features by +; unset: all."),
+    "only": flag(
+        "list",
+        "Only these: sections of a page, such as 'Table 7', or sets of features, joined by +: h (before the head), "
+        "ntk (sketched gradients), place (where in the image features lie). Unset: all.",
+    ),
     "removed": flag("float", "Number of images to remove; below 1, the fraction of all.", low=0.0),
     "size": flag(
         "string", "ViT size, Ti, S, B or L (patches of 16 at 224 pixels), or an architecture such as dinov3-S/16."
@@ -33,7 +37,7 @@ OWN: dict[str, partial] = {
     "finished": flag("list", "JOB=FOLDER of results computed elsewhere, such as table3=out/table3."),
     "by": flag(
         "string",
-        "Influence of each component, or of each image by the kernel, by warm solves, or by both compared.",
+        "Influence of each component, or of each image by the kernel or by warm solves.",
     ),
     "flip": flag("float", "Fraction of labels to flip and then detect.", low=0.0, high=0.5),
     "resolved": flag("integer", "Number of images to leave out, one by one, with a new solve, as a check.", low=0),

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import anchors, command, plan, setup
+from tangent_jax.commands.shared import anchors, command, setup
 from tangent_jax.commands.shared.phases import phase, seconds
 from tangent_jax.commands.shared.settings import Compute, FirstSession, Job, Optimum, Reading, Results, Training
 from tangent_jax.commands.shared.table import SHARE
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import normal_name, other_spellings
+from tangent_jax.data import Examples
 from tangent_jax.io.checkpoints import checkpoints_in
 from tangent_jax.io.records import plain
 from tangent_jax.solver.optimum import certificate_of
@@ -48,34 +50,36 @@ class Config(FirstSession, Reading, Compute, Training, Optimum, Job, Results):
 
 def main(config: Config) -> None:
     recipe = setup.recipe(config)
-    if config.factors and not recipe.is_linear:
-        raise InputError("--factors needs --method=taft or fc, whose components factors weigh; got nlft")
-    if recipe.is_optimum and not any(config.gave(name) for name in ("penalty", "certificate", "passes")):
-        raise InputError(
-            f"--penalty must be given with --solver=optimum: at its default of {config.penalty:g} no --certificate is "
-            "reached. Try 0.1, or pass --passes without --certificate"
-        )
-    anchors.check_flags(config, recipe)
+    check_flags(config, recipe)
     dataset = setup.open_dataset(recipe.dataset)
     if config.plan:
+        from tangent_jax.commands.shared import plan  # it loads every trainer
+
         return plan.show(recipe, dataset, config.topology)
+
+    # The model, and the images that it trains on.
     predict = setup.predictor(recipe, dataset.classes)
     anchors.check(config, predict)
-    images = anchors.images_of(setup.train_images(config, dataset), dataset.name, config.images, config.seed)
+    images = chosen_images(config, setup.train_images(config, dataset), dataset.name)
     counts = f"{len(images)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
     read = f"{config.weights} reads {' x '.join(map(str, predict.model.input_shape(0)))}"
     numbers = sum(leaf.size for leaf in trees.leaves(predict.w).values())
-    trained = f"{predict.subset} of {numbers:,}"
-    print(f"{dataset.name}: {counts}", read, trained, sep="\n", file=sys.stderr)
-    is_new = not checkpoints_in(config.path("out") / "checkpoints")  # a finished run compiles no training
+    print(f"{dataset.name}: {counts}", read, f"{predict.subset} of {numbers:,}", sep="\n", file=sys.stderr)
+
+    # Their features below the trained blocks, while the training of a new run compiles.
+    is_new = not checkpoints_in(config.path("out") / "checkpoints")
     with setup.compiling(config, recipe, predict, images, dataset.test) if is_new else nullcontext():
         train = setup.features(config, predict, images, "train inputs")
         test = setup.features(config, predict, dataset.test, "test inputs")
+
+    # Training, from the last checkpoint if there is one.
     out = command.out_folder(config)
     measure = tj.metrics.Measure(predict, test)
     checkpoints = tj.Checkpoints(f"{command.out_place(config)}/checkpoints")
     with tj.show_progress(f"{config.method}-{config.blocks}"), phase("training"):
         fitted = recipe.fit(predict, train, on_step=measure, checkpoints=checkpoints)
+
+    # The results.
     with phase("writing"):
         write(config, out, fitted, predict, train, recipe, dataset.classes)
         anchors.save(config, predict, fitted.dw, train.examples, dataset, "finetune")
@@ -99,7 +103,6 @@ def main(config: Config) -> None:
         "solver": config.solver,
         "anchor": config.save_anchor,
         "step_norm": float(trees.norm(fitted.dw)),
-        "seconds": round(fitted.seconds, 3),
         **(optimum_of(config, fitted) if recipe.is_optimum else {}),
         "run": fitted.run,
     }
@@ -113,6 +116,57 @@ def main(config: Config) -> None:
             f"it is {result['certificate']:.3g}. The result is written. Raise --passes or --penalty, or pass --passes "
             "without --certificate"
         )
+
+
+def check_flags(config: Config, recipe: tj.Recipe) -> None:
+    """Raises InputError for incompatible flags, before any long work."""
+    if config.factors and not recipe.is_linear:
+        raise InputError("--factors needs --method=taft or fc, whose components factors weigh; got nlft")
+    if recipe.is_optimum and not any(config.gave(name) for name in ("penalty", "certificate", "passes")):
+        raise InputError(
+            f"--penalty must be given with --solver=optimum: at its default of {config.penalty:g} no --certificate is "
+            "reached. Try 0.1, or pass --passes without --certificate"
+        )
+    anchors.check_flags(config, recipe)
+
+
+def chosen_images(config: Config, train: Examples, name: str) -> Examples:
+    """The images of --images: a number or a share, by the seed, or those in a file; all without that flag."""
+    images = config.images
+    if images is None:
+        return train
+    try:
+        number = float(images)
+    except ValueError:
+        return train.take(rows_in_file(images, train, name))
+    count = number * len(train) if 0 < number < 1 else number
+    if not 0.5 < count <= len(train) or (number >= 1 and not number.is_integer()):
+        raise InputError(
+            f"--images must be a number of the {len(train)} images, a share below 1, or a file; got {images}"
+        )
+    order = np.random.default_rng([config.seed, 10]).permutation(len(train))
+    return train.take(np.sort(order[: round(count)]))
+
+
+def rows_in_file(file: str, train: Examples, name: str) -> np.ndarray:
+    """The rows of the images in the file of --images, by identifier or name."""
+    lines = setup.read_words("images", file)
+    rows: dict[str, list[int]] = {}
+    for row, pair in enumerate(zip(train.identifiers(), train.names, strict=True)):
+        for word in {pair[0], normal_name(pair[1])}:
+            rows.setdefault(word, []).append(row)
+    chosen: set[int] = set()
+    missing = []
+    for word in lines:
+        form = next((form for form in (normal_name(word), *other_spellings(word)) if form in rows), None)
+        if form is None:
+            missing.append(word)
+        else:
+            chosen.update(rows[form])
+    if missing:
+        several = f"{len(missing)} of its {len(lines)} lines, such as {missing[0]}"
+        raise InputError(f"{file} must name training images of {name}, one a line; {several}, name none")
+    return np.array(sorted(chosen))
 
 
 def write(

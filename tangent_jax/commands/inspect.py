@@ -17,10 +17,9 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.report.inspector import Inspection
 from tangent_jax.commands.report.rendering import write_page
-from tangent_jax.commands.shared import codes, command
+from tangent_jax.commands.shared import codes, command, setup
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
 from tangent_jax.commands.shared.settings import Reading, Results
-from tangent_jax.commands.shared.stores import check_store
 from tangent_jax.io.progress import progress_bar
 
 
@@ -37,7 +36,7 @@ class Config(Reading, Results):
 def main(config: Config) -> None:
     began = time.perf_counter()
     path = config.path("store")
-    check_store(path, "Compose and store add make stores")
+    setup.check_store(path, "Compose and store add make stores")
     store = tj.Store(path)
     seen = Inspection(store)
     accuracy = with_and_without(seen, measured(config, seen))

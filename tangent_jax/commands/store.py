@@ -6,7 +6,8 @@ add      a component from a folder that finetune wrote (--source, --name)
 merge    adds the components of the store --source, one atomic step each; repeated, it adds missing ones
 list     lists the components: data set, owners, number of examples, date
 compose  composes all components by their mean, or by --merge with the factors that they were added with; stores it.
-         With --dataset it prints the accuracy on its test images (of statistics, solved with --settings)
+         With --dataset it prints the accuracy on its test images of the components' classes (of statistics, solved
+         with --settings)
 remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts
          each back, trained without them; --exact moves each solved one (finetune --solver=optimum) to the optimum on
          its remaining data
@@ -18,56 +19,58 @@ export   exports the composed model to --to in --format: anchor and tangent weig
          components with different heads, --head names the component whose head is used with the composed body, or
          is union: one head over all classes. With --dataset the model card states the accuracy on its test images
 
-Each command prints its plan on stderr first; remove --dry_run stops there. --json prints JSON instead of a table. The
-last line of stdout is always the result as one JSON object.
+Each command prints its plan on stderr first; remove --dry_run stops there. The last line of stdout is always the result
+as one JSON object.
 """
 
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
+
 import tangent_jax as tj
-from tangent_jax.commands.shared import codes, command
-from tangent_jax.commands.shared.adding import add, component_file
-from tangent_jax.commands.shared.removing import Removing, describe, planned
-from tangent_jax.commands.shared.settings import choice
-from tangent_jax.commands.shared.setup import left, settings_of
-from tangent_jax.commands.shared.stores import check_store
+from tangent_jax.commands.shared import codes, command, setup
+from tangent_jax.commands.shared.settings import Settings, choice
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
+from tangent_jax.core.names import composed_name
 from tangent_jax.core.notation import Tree
 from tangent_jax.exports import FORMATS
-from tangent_jax.io.records import plain
+from tangent_jax.io.paths import is_url, passing_copy
+from tangent_jax.io.records import first_names, plain
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.store.receipts import Trace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(Removing):
+class Config(Settings):
     """A store, and the flags of its commands (READ)."""
 
     cache_dir: str = "~/.cache/tangent_jax"
     dataset: str | None = None
+    dry_run: bool = False
+    exact: bool = False
+    examples: str | None = None
     format: str = choice(*FORMATS)
     head: str | None = None
-    json: bool = False
     merge: str = "mean"
     merge_penalty: float = 0.001
+    name: tuple[str, ...] = ()
     opset: int | None = None
+    owner: str | None = None
     receipt: str | None = None
+    retrain: bool = False
     same_classes: tuple[str, ...] = ()
     settings: str = "lda,0.3"
     source: str | None = None
     store: str = "out/store"
     to: str | None = None
     weights: str | None = None
-
-
-MADE = "out/finetune"
-"""The folder that `add` reads without --source: finetune's own --out."""
 
 
 def main(config: Config, command: str) -> None:
@@ -77,22 +80,45 @@ def main(config: Config, command: str) -> None:
             raise InputError(f"--{name} has an effect only with {readers}; got it with {command}. Leave it out")
     path = config.path("store")
     if command not in ("add", "merge"):
-        check_store(path, "Pass --store=DIR, or add a component first")
+        setup.check_store(path, "Pass --store=DIR, or add a component first")
     if command == "merge" and not (config.source and tj.store.is_store(config.path("source"))):
         raise InputError(f"--source must be a store; got {config.source or 'none'}")
     if command == "add":
-        with component_file(config.source or MADE):  # before a store is made
+        with component_file(config):  # refused before a store is made
             pass
     result = COMMANDS[command](config, tj.Store(path))
-    if config.json:
-        print(json.dumps(result, indent=1))
     print(json.dumps(result))
     if result.get("wrong"):
         sys.exit(codes.FAILED)
 
 
-def add_one(config: Config, store: tj.Store) -> dict[str, Any]:
-    return add(store, config.source or MADE, config.name)
+@contextmanager
+def component_file(config: Config) -> Iterator[Path]:
+    """Yields the file of the component in --source, or a copy of it from a URL; without the flag that of finetune."""
+    names = ("dw.safetensors", "factors.safetensors")
+    with passing_copy(config.source or "out/finetune", names) as folder:
+        path = folder / "dw.safetensors"
+        if not path.exists():
+            raise InputError(
+                f"--source must be a folder with dw.safetensors; {folder} has none. Run finetune with --out"
+            )
+        yield path
+
+
+def add(config: Config, store: tj.Store) -> dict[str, Any]:
+    """Adds the component in --source, and its factors if there are any, by --name or the folder's name."""
+    if len(config.name) > 1:
+        raise InputError(f"--name must be one name; got {','.join(config.name)}")
+    with component_file(config) as path:
+        dw, metadata = tj.store.read_component(path)
+        if "provenance" not in metadata:
+            raise InputError(f"{path} must be a component with its provenance; it states none. Run finetune")
+        origin = tj.store.Provenance.from_json(metadata["provenance"], f"the provenance in {path}")
+        factors = path.with_name("factors.safetensors")
+        folder = PurePath(config.source or "").name if is_url(config.source or "") else path.parent.resolve().name
+        name = composed_name(config.name[0] if config.name else folder)  # macOS may spell a folder's name in NFD
+        store.add(name, dw, origin, tj.store.read_factors(factors) if factors.exists() else None)
+    return {"added": name, "fingerprint": store.state.components[name].weights}
 
 
 def merge(config: Config, store: tj.Store) -> dict[str, Any]:
@@ -121,7 +147,7 @@ def listing(config: Config, store: tj.Store) -> dict[str, Any]:
             "fingerprint": store.state.components[name].weights[:12],
         }
         table.append(row)
-    tabulate(config, table)
+    tabulate(table)
     return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
 
 
@@ -138,9 +164,9 @@ def epsilon_of(spent: tj.privacy.Spent | None) -> float | str | None:
     return round(spent.compute_epsilon(), 6) if spent.private else "not private"
 
 
-def tabulate(config: Config, rows: list[dict[str, Any]]) -> None:
-    """Prints the rows in columns under their keys, unless --json is given."""
-    if config.json or not rows:
+def tabulate(rows: list[dict[str, Any]]) -> None:
+    """Prints the rows in columns under their keys."""
+    if not rows:
         return
     texts = [list(rows[0]), *([("-" if v is None else visible(str(v))) for v in row.values()] for row in rows)]
     widths = [max(len(text[i]) for text in texts) for i in range(len(texts[0]))]
@@ -150,6 +176,8 @@ def tabulate(config: Config, rows: list[dict[str, Any]]) -> None:
 
 def compose(config: Config, store: tj.Store) -> dict[str, Any]:
     check_not_empty(store)
+    if config.gave("settings") and not config.dataset:
+        raise InputError("--settings has an effect only with --dataset in compose, which composes the sums; got none")
     if config.dataset and store.has_own_heads:
         raise InputError(
             "--dataset needs components of one head; these have heads of their own. Export them with --head and "
@@ -165,6 +193,52 @@ def compose(config: Config, store: tj.Store) -> dict[str, Any]:
     spent = None if cost is None else dataclasses.asdict(cost)
     result = {"composed": len(store), "merge": config.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
     return result | ({"accuracy": measured(config, *composed(config, store))} if config.dataset else {})
+
+
+def planned(config: Config, store: tj.Store) -> tj.store.RemovalPlan:
+    """The removal plan of the flags."""
+    if len([flag for flag in REQUEST if getattr(config, flag)]) != 1:
+        raise InputError("one of --name, --examples and --owner must be given; got several or none")
+    if config.name and (config.retrain or config.exact):
+        raise InputError(
+            "--retrain and --exact need --examples or --owner; got --name, which drops the components. Name the images "
+            "in a file"
+        )
+    if config.retrain and config.exact:
+        raise InputError("--retrain or --exact must be given; got both")
+    if config.examples:
+        return tj.store.plan_removal(store, examples=setup.read_words("examples", config.examples))
+    return tj.store.plan_removal(store, names=config.name, owner=config.owner or None)
+
+
+def describe(config: Config, plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
+    """Prints plan, cost and copies of examples on stderr; with --dry_run also why other ways fail. Returns the plan."""
+    described = []
+    for name, holding in plan.components.items():
+        asked = len(holding.rows)
+        others = holding.left
+        seconds = holding.seconds.get(how, 0.0)
+        way = how if others else "drop"
+        described.append({"component": name, "how": way, "asked": asked, "left": others, "seconds": round(seconds, 1)})
+        after = {
+            "drop": f"dropped, the {others} others with them (--retrain keeps those)" if others else "dropped",
+            "retrain": f"retrained on the {others} left, about {seconds:.1f} s of training without compiling",
+            "exact": f"moved to the optimum of the {others} left, about {seconds:.1f} s of training",
+        }
+        share = "" if config.name else f"{asked} of its {asked + others} examples asked for; "
+        print(f"{name}: {share}{after[way]}", file=sys.stderr)
+        if config.dry_run and not config.name:
+            for other, reason in holding.impossible.items():
+                print(f"{name}: not --{other}: {reason}", file=sys.stderr)
+    for identifier, places in plan.copies.items():
+        print(f"copies of {identifier[:12]}: {', '.join(places)}", file=sys.stderr)
+    for line in plan.anchors:
+        print(f"NOT removed: {line}", file=sys.stderr)
+    if plan.unseen:
+        print(f"{len(plan.unseen)} images that no component saw: their cached rows go, if any", file=sys.stderr)
+    for word, day in plan.removed.items():
+        print(f"{visible(word)}: removed before, on {day}; its cached rows are searched again", file=sys.stderr)
+    return described
 
 
 def remove(config: Config, store: tj.Store) -> dict[str, Any]:
@@ -248,16 +322,28 @@ def export_all(config: Config, store: tj.Store) -> dict[str, Any]:
 
 
 def measured(config: Config, predict: ComponentPredictor, classes: tuple[str, ...], dw: Tree) -> dict[str, float]:
-    """{data set: accuracy on its test images} for --dataset; {} without one."""
+    """{data set: accuracy on its test images of the composed classes} for --dataset; {} without one."""
     if not config.dataset:
         return {}
     dataset = tj.open_dataset(config.dataset)
-    if dataset.classes != classes:
-        raise InputError(f"--dataset must have the classes {', '.join(classes)[:60]}; got those of {dataset.name}")
-    test = tj.extract(predict, left(config, dataset.test, f"{dataset.name}: test images"), tj.Cache(config.cache_dir))
+    missing = sorted({*classes} - {*dataset.classes})
+    if missing or len(classes) < 2:
+        raise InputError(
+            f"--dataset must have the classes of the composed model, two or more; the model has {first_names(classes)},"
+            f" and {dataset.name} has {first_names(dataset.classes)}"
+        )
+    name = dataset.name
+    has_class = np.isin([dataset.classes[label] for label in dataset.test.labels], classes)
+    if len(classes) < len(dataset.classes):  # a removal may have taken the only images of a class out of the store
+        others = first_names(sorted({*dataset.classes} - {*classes}))
+        print(f"{(~has_class).sum()} test images are left out: no component has the class {others}", file=sys.stderr)
+        name = f"{name}, {len(classes)} of {len(dataset.classes)} classes"
+    images = dataset.test.take(np.flatnonzero(has_class))
+    images = setup.without_removed(config, images, f"{dataset.name}: test images")
+    test = tj.extract(predict, images, tj.Cache(config.cache_dir)).of_classes(dataset.classes, classes)
     accuracy = tj.evaluate(predict, dw, test)
-    print(f"test accuracy on {dataset.name}, {len(test)} images: {accuracy:.4f}", file=sys.stderr)
-    return {dataset.name: accuracy}
+    print(f"test accuracy on {name}, {len(test)} images: {accuracy:.4f}", file=sys.stderr)
+    return {name: accuracy}
 
 
 def composed(config: Config, store: tj.Store) -> tuple[ComponentPredictor, tuple[str, ...], Tree]:
@@ -272,7 +358,7 @@ def composed(config: Config, store: tj.Store) -> tuple[ComponentPredictor, tuple
         total = store.statistics()
         if not config.gave("settings"):
             print(f"solved with the default --settings={config.settings}, which no image chose", file=sys.stderr)
-        head = total.solve(settings_of(config.settings))
+        head = total.solve(setup.settings_of(config.settings))
         return tj.store.predictor_of(origin, name, config.weights), total.classes, head
     if config.gave("settings"):
         raise InputError("--settings has an effect only on statistics; the store has tangent weights")
@@ -295,9 +381,9 @@ READ = {
     "verify": {"receipt"},
     "export": MERGED | {"head", "same_classes", "to", "format", "opset"},
 }
-"""The flags of each command besides --store and --json."""
+"""The flags of each command besides --store."""
 COMMANDS = {
-    "add": add_one,
+    "add": add,
     "merge": merge,
     "list": listing,
     "compose": compose,

@@ -173,9 +173,11 @@ class Dataset:
         used = {label for part in self.splits.values() for label in part.labels.tolist()}
         lacking = [self.classes[label] for label in sorted(used) if self.classes[label].strip() not in index]
         if lacking:
+            unused = [name for name in listed if name not in {own.strip() for own in self.classes}]
+            said = f", and no image is of {first_names(unused)}" if unused else ""
             raise InputError(
-                f"classes must name the class of every image of {self.name}; they lack {first_names(lacking)}. Add "
-                "them to the list, or take their images out"
+                f"classes must name the class of every image of {self.name}; they lack {first_names(lacking)}{said}. "
+                "Correct the list, or take their images out"
             )
         place = np.array([index.get(name.strip(), -1) for name in self.classes], np.int32)
         splits = {split: part.of_classes(listed, False, place[part.labels]) for split, part in self.splits.items()}

@@ -168,9 +168,29 @@ def test_stopped_test_features_go_on(tmp_path, monkeypatch):
     again = [*flags, *places(tmp_path / "again")]
     with monkeypatch.context() as patch:
         patch.setattr(mapped, "compute_rows", stopped)
-        assert "goes on from what is saved" in run("compose", *again, code=STOPPED)[1]
+        assert "resumes from what is saved" in run("compose", *again, code=STOPPED)[1]
     monkeypatch.setattr(
         mapped, "compute_rows", lambda map_, data, batch: passes.append(len(data)) or compute(map_, data, batch)
     )
     assert json.loads(run("compose", *again)[0]) == once
     assert sum(passes) == 898 + 899
+
+
+@pytest.mark.slow
+def test_a_lost_class_is_left_out_of_accuracy(tmp_path, tiny):
+    """The only owner of a class has left: the model knows the other classes, and is measured on their images."""
+    photos = photographs(tmp_path / "photos", classes=("ape", "bee", "cat"))
+    flags = ["--method=lda", "--sharding=class", "--shards=3", "--settings=lda,0.3", *places(tmp_path)]
+    run("compose", tiny, f"--dataset=folder:{photos}", *flags)
+    where = f"--store={next((tmp_path / 'store').iterdir())}"
+    cache, spec = flags[-1], f"--dataset=folder:{photos}"
+    run("store", "remove", where, "--name=shard 1", cache)
+    line, err = run("store", "compose", where, spec, cache, "--settings=lda,0.3")
+    (name,) = json.loads(line)["accuracy"]
+    assert name == "photos, 2 of 3 classes"
+    assert "6 test images are left out: no component has the class bee" in err
+    assert "test accuracy on photos, 2 of 3 classes, 12 images: " in err
+    run("store", "remove", where, "--name=shard 0", cache)
+    assert "two or more; the model has cat, and photos has ape, bee, cat" in refused("store", "compose", where, spec)
+    for flag in ("--settings=lda", "--settings=lda,0.1"):
+        assert "--settings has an effect only with --dataset in compose" in refused("store", "compose", where, flag)

@@ -127,7 +127,7 @@ def test_unknown_classes_leave_as_one_classifier(tmp_path, tiny):
     assert "**Accuracy**: not measured" in (tmp_path / "export/README.md").read_text()
     own = f"--dataset=folder:{photos}"
     _, error = run("store", "export", f"--store={store}", f"--to={tmp_path}/own", tiny, "--head=shard 1", own, code=1)
-    assert "store: --dataset must have the classes bee; got those of photos" in error
+    assert "two or more; the model has bee, and photos has ape, bee, cat" in error
     again = ["--head=union", "--merge=inputs", "--merge_penalty=1e-3", own, f"--cache_dir={tmp_path}/cache"]
     run("store", "export", f"--store={store}", f"--to={tmp_path}/measured", tiny, *again)
     said = json.loads((tmp_path / "measured/provenance.json").read_text())

@@ -174,7 +174,7 @@ def test_a_store_that_is_empty_has_a_page(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--store=/nowhere"], "inspect: --store must be a store; /nowhere is none"),
+        (["--store=/nowhere"], "inspect: --store must be a store; /nowhere is not"),
         (["--dataset=folder:{photos}"], "--dataset must have the classes of a component; folder:"),
     ],
 )

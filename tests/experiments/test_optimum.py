@@ -48,7 +48,7 @@ def test_solved_model_forgets_exactly(places, tmp_path):
     assert result["accuracy"] > 0.9
     assert result["passes"] >= 3
     assert result["converged"]
-    assert min(result["step_norm"], result["seconds"]) > 0
+    assert min(result["step_norm"], result["train_seconds"]) > 0
     origin = Provenance.from_json(read_component(out / "dw.safetensors")[1]["provenance"])
     assert origin.training.total_penalty == pytest.approx(48 * 0.1)
     run("store", "add", store, f"--source={out}", "--name=all")

@@ -15,7 +15,7 @@ from experiments.report.claims import CLAIMS, ablation, anchors, chosen_shards, 
 from experiments.report.findings import Check, Finding, better
 from experiments.report.published import TABLES
 from experiments.shared import schemes
-from tangent_jax.commands.shared.presets import PRESETS
+from tangent_jax.commands.shared.table import PRESETS
 from tangent_jax.core import trees
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import initial_weights

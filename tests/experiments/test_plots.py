@@ -6,7 +6,7 @@ import pytest
 from matplotlib.text import Text
 from PIL import Image
 
-from experiments.shared import plots, roofline, titles
+from experiments.shared import plots, titles
 
 NAMES = ("taft", "nlft", "fc", "soup", "sisa_mean", "sisa_vote", "greedy soup", "chance")
 
@@ -21,8 +21,7 @@ def figures(monkeypatch):
         figure.savefig(path)
         drawn.append(figure)
 
-    for module in (plots, roofline):
-        monkeypatch.setattr(module, "save", save)
+    monkeypatch.setattr(plots, "save", save)
     yield drawn
     for figure in drawn:
         plt.close(figure)
@@ -90,7 +89,7 @@ def test_pictures_share_width_and_hold_title(tmp_path, figures):
     plots.dots(tmp_path / "o.png", {"one": cells, "two": cells}, "a title")
     flops = {"flops_per_second": 1e9, "bytes_per_second": 1e8}
     row = {"operation": "step", "gflop": 1.0, "gbyte": 0.1, "seconds": 2.0}
-    roofline.roofline(tmp_path / "r.png", [row, {**row, "operation": "forward", "seconds": 1.0}], flops, "a title")
+    plots.roofline(tmp_path / "r.png", [row, {**row, "operation": "forward", "seconds": 1.0}], flops, "a title")
     for figure, name in zip(figures, "cdor", strict=True):
         assert Image.open(tmp_path / f"{name}.png").width == 960
         assert figure.get_suptitle() == "a title"

@@ -38,7 +38,9 @@ def test_private_spends_once_and_says_so(cache, tmp_path):
     assert abs(result["epsilon"] - 3) < 1e-9
     assert "NOT private" not in err
     ledger = (tmp_path / "ledger.json").read_text()
-    assert json.loads(run("private", *flags)[0]) == result  # read, not trained
+    line, err = run("private", *flags)
+    assert json.loads(line) == result  # read, not trained
+    assert f"the same result as before: {tmp_path}/result.json is unchanged" in err
     assert (tmp_path / "ledger.json").read_text() == ledger
     for other in ("--epsilon=8", "--nowhiten"):
         _, err = run("private", *flags, other, code=1)

@@ -13,7 +13,7 @@ from run_binary import refused, run
 
 import tangent_jax as tj
 from experiments.shared.averaging import average, moved
-from experiments.shared.folds import folds_beside
+from experiments.shared.search import folds_beside
 from tangent_jax.core import trees
 from tangent_jax.solver import choose_by_folds
 from tangent_jax.train.features import FOLDS, folds_of

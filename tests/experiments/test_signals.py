@@ -24,7 +24,7 @@ def test_stopped_run_saves_and_goes_on(tmp_path, number):
     err = said.read_text()
     assert child.exitcode == 130, err[-2000:]
     assert "Traceback" not in err
-    assert "the same command goes on from what is saved" in err
+    assert "the same command resumes from what is saved" in err
     (saved,) = out.glob("checkpoints/*/checkpoint.json")
     assert len(json.loads(saved.read_text())["history"]) >= 1
     assert json.loads(run("finetune", *flags, "--epochs=60")[0])["accuracy"] > 0.5

@@ -45,7 +45,7 @@ CASES = [
     ("compose", "--method=exact,lda --epochs=5", "got --method=exact,lda"),
     ("private", "--method=exact --loss=rsl", "--loss has an effect only with --method of taft,nlft"),
     ("private", "--public=x --nowhiten", "--public has an effect only with --whiten=True; got --whiten=False"),
-    ("influence effects", "--by=kernel --images=9", "--images has an effect only with --by of solver,both"),
+    ("influence effects", "--by=kernel --images=9", "--images has an effect only with --by=solver; got --by=kernel"),
     ("store", "compose --name=a", "store: --name has an effect only with add, remove; got it with compose"),
     # flags that exclude or need each other
     ("finetune", "--factors --method=nlft", "--factors needs --method=taft or fc"),
@@ -101,7 +101,7 @@ CASES = [
     ("finetune", "--out={store}/x", "--out must not be in a store"),
     ("finetune", "--compilation_cache=/dev/null/x", "finetune: [Errno 20] Not a directory"),
     ("compose", "--store=s3://bucket/x", "--store"),
-    ("store", "list --store=/nowhere", "--store must be a store; /nowhere is none"),
+    ("store", "list --store=/nowhere", "--store must be a store; /nowhere is not"),
     ("store", "merge --store=no/store --source=no/other", "--source must be a store; got no/other"),
     ("store", "merge --store=no/store", "--source must be a store; got none"),
     ("store", "add --source=/nowhere", "--source must be a folder with dw.safetensors; /nowhere has none"),

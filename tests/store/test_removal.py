@@ -404,7 +404,7 @@ def test_command_removes_a_contributor(photographs, tmp_path):
         line, err = run("store", "remove", store, cache, "--owner=ann@example.org", "--retrain")
         left = Store(store[8:])
         assert {whose[name] for component in left for _, name in left.provenance(component).data.examples} == {"bob"}
-        assert "trained again on the 60 left" in err or [*left] == ["bob"]
+        assert "retrained on the 60 left" in err or [*left] == ["bob"]
         receipt = json.loads(Path(json.loads(line)["receipt"]).read_text())["predicate"]
         assert receipt["owner"] == left.key.hide("ann@example.org")
     _, err = run("store", "remove", together, "--owner=bobby", "--dry_run", code=1)

@@ -1,4 +1,4 @@
-"""The anchor of a first session: the images that it sees, and the weights file that --save_anchor writes."""
+"""The anchor of a first session: the weights file that --save_anchor writes."""
 
 import sys
 from functools import partial
@@ -7,13 +7,11 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.commands.shared.removing import read_asked
 from tangent_jax.commands.shared.settings import FIELD_OF, FirstSession
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.core.notation import Tree
-from tangent_jax.data import Dataset, Examples
+from tangent_jax.data import Dataset
 from tangent_jax.io import hosts
 from tangent_jax.io.paths import is_url
 
@@ -22,44 +20,6 @@ STATED = ("method", "weights", "dataset", "images", "subset", "blocks", "loss", 
 """The flags that a first session's settings always state."""
 STATED_IF_CHANGED = ("skip_unreadable", "most_pixels", "public", "part", "owners", "classes", "unit", "clip_norm",
                      "sampling", "noise", "noise_seed")  # fmt: skip
-
-
-def images_of(train: Examples, name: str, images: str | None, seed: int) -> Examples:
-    """The images of --images: a number or a share, by the seed, or those in a file; all without that flag."""
-    if images is None:
-        return train
-    try:
-        number = float(images)
-    except ValueError:
-        return train.take(listed(images, train, name))
-    count = number * len(train) if 0 < number < 1 else number
-    if not 0.5 < count <= len(train) or (number >= 1 and not number.is_integer()):
-        raise InputError(
-            f"--images must be a number of the {len(train)} images, a share below 1, or a file; got {images}"
-        )
-    order = np.random.default_rng([seed, 10]).permutation(len(train))
-    return train.take(np.sort(order[: round(count)]))
-
-
-def listed(file: str, train: Examples, name: str) -> np.ndarray:
-    """The rows of the images in the file of --images, by identifier or name."""
-    lines = read_asked("images", file)
-    rows: dict[str, list[int]] = {}
-    for row, pair in enumerate(zip(train.identifiers(), train.names, strict=True)):
-        for word in {pair[0], normal_name(pair[1])}:
-            rows.setdefault(word, []).append(row)
-    chosen: set[int] = set()
-    missing = []
-    for word in lines:
-        form = next((form for form in (normal_name(word), *other_spellings(word)) if form in rows), None)
-        if form is None:
-            missing.append(word)
-        else:
-            chosen.update(rows[form])
-    if missing:
-        several = f"{len(missing)} of its {len(lines)} lines, such as {missing[0]}"
-        raise InputError(f"{file} must name training images of {name}, one a line; {several}, name none")
-    return np.array(sorted(chosen))
 
 
 def check_flags(config: FirstSession, recipe: tj.Recipe) -> None:

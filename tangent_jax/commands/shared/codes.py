@@ -29,7 +29,7 @@ MEANINGS = (
         "bad input, a missing package, a full disk or too little memory; a URL that does not answer, or whose "
         "credentials expired; another process of the job ended",
         "one line that says which, and what to do",
-        "once that is mended; a URL that did not answer: by hand; of a job, all processes",
+        "once that is fixed; a URL that did not answer: by hand; of a job, all processes",
     ),
     Meaning(
         (FAILED,),
@@ -41,8 +41,8 @@ MEANINGS = (
     Meaning(
         (STOPPED,),
         "stopped by Ctrl-C or SIGTERM; the work is saved",
-        "`interrupted; the same command goes on from what is saved`",
-        "yes, it goes on",
+        "`interrupted; the same command resumes from what is saved`",
+        "yes, it resumes",
     ),
     Meaning(
         TWICE, "stopped while libraries were loaded; nothing had begun", "`interrupted before anything began`", "yes"

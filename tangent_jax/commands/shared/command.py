@@ -26,8 +26,8 @@ from absl import app, logging
 from absl.flags import Error
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import codes, flags, jobs, phases
-from tangent_jax.commands.shared.settings import Results, Settings
+from tangent_jax.commands.shared import codes, flags, phases
+from tangent_jax.commands.shared.settings import Job, Results, Settings
 from tangent_jax.commands.shared.table import TABLE
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, about
@@ -87,7 +87,10 @@ def finish(config: Results, result: dict[str, Any], **more: Any) -> None:
     except ValueError as error:
         raise InputError("the result must be finite numbers; it has NaN or infinity. Lower --lr") from error
     out = out_folder(config)
-    write_whole(out / "result.json", text + "\n")
+    path = out / "result.json"
+    if path.exists() and path.read_bytes() == f"{text}\n".encode():
+        print(f"the same result as before: {path} is unchanged", file=sys.stderr)
+    write_whole(path, text + "\n")
     if config.url:
         files = [path for path in sorted(out.rglob("*")) if path.is_file()]
         for path in sorted(files, key=lambda path: path.name == "result.json"):
@@ -153,7 +156,7 @@ def run(
             with out_at_url(settings) if to_url else nullcontext(settings) as settings:
                 if isinstance(settings, Results):
                     check_out(settings.path("out").absolute())
-                with jobs.asked_for(settings), index_beside_cache(settings):
+                with with_services(settings), index_beside_cache(settings):
                     main(settings, *given)
             check_stop()
         except tj.InputError as error:
@@ -169,7 +172,7 @@ def run(
             print(f"{name}: {line}", file=sys.stderr)
             leave(codes.FAILED)
         except KeyboardInterrupt:
-            print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
+            print("\ninterrupted; the same command resumes from what is saved", file=sys.stderr)
             sys.exit(codes.STOPPED)
 
     if sys.stderr is None:  # closed, as by `2>&-`: print would write to stdout
@@ -188,6 +191,44 @@ def index_beside_cache(config: Settings) -> AbstractContextManager:
         return nullcontext()
     with about("--cache_dir"):
         return index_in(tj.Cache(folder).path)
+
+
+@contextmanager
+def with_services(config: Settings) -> Iterator[None]:
+    """Within the `with` block, keeps compiled programs, and writes the log and the trace that the flags name."""
+    if config.compilation_cache is not None:
+        keep_programs(config.path("compilation_cache"))
+    if not (isinstance(config, Job) and isinstance(config, Results)):
+        yield
+        return
+    writers = [name for name in config.metrics if name]
+    with tj.log_steps(config.out, writers, profile_steps(config.profile_steps)):
+        yield
+
+
+def keep_programs(folder: Path) -> None:
+    """Makes JAX store every compiled program in a folder, for later starts.
+
+    Raises:
+        OSError: If the folder cannot be written; JAX would only warn, at each program.
+    """
+    path = folder.absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path).close()
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    # JAX's default stores programs that took a second; most here take less, and a run has dozens
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def profile_steps(text: str | None) -> tuple[int, int] | None:
+    """The steps of --profile_steps=FIRST:LAST; InputError for other text."""
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    if not (colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise InputError(f"--profile_steps must be FIRST:LAST with 1 <= FIRST <= LAST, such as 10:20; got {text}")
+    return int(first), int(last)
 
 
 def check_given(config: Settings, given: list[str], commands: Collection[str]) -> None:
@@ -212,7 +253,7 @@ def in_one_line(error: Exception, is_job: bool) -> str | None:
     """An error in one line; None for one that has a traceback, as no user causes it: in a job its line is enough."""
     ended = PEER.search(str(error)) if is_job else None
     if ended:
-        return f"another process of the job ended ({ended[0]}). Start all again: they go on from what is saved"
+        return f"another process of the job ended ({ended[0]}). Start all again: they resume from what is saved"
     if isinstance(error, OSError):
         return str(error)
     if isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):

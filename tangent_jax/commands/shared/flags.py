@@ -8,9 +8,8 @@ from urllib.parse import quote
 
 from absl import flags
 
-from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.settings import Settings
-from tangent_jax.commands.shared.table import TABLE
+from tangent_jax.commands.shared.table import PRESETS, TABLE
 
 F: Any = flags.FLAGS
 SPLITS = ("train", "validation", "test")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,8 +23,8 @@ from tangent_jax.data.registry import without_groups
 from tangent_jax.features.extract import expected_features
 from tangent_jax.io import hosts
 from tangent_jax.io.files import expand_path
-from tangent_jax.io.paths import is_url
-from tangent_jax.io.records import first_names
+from tangent_jax.io.paths import is_url, passing_copy
+from tangent_jax.io.records import first_names, read_lines
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.store.recipe import AnyRecipe, BaseRecipe, Recipe
 from tangent_jax.train.evaluate import compile_outputs
@@ -136,7 +137,7 @@ def train_images(config: Settings, dataset: Dataset) -> Examples:
     return dataset.train.take(np.array(rows))
 
 
-def left(config: Settings, examples: Examples, title: str = "") -> Examples:
+def without_removed(config: Settings, examples: Examples, title: str = "") -> Examples:
     """The examples without those that were removed from a store in --store; `title`: printed with their number."""
     store = getattr(config, "store", None)
     rest = examples.without(hosts.from_writer(functools.partial(removed_images, store, examples)))
@@ -167,6 +168,29 @@ def removed_images(store: str | None, examples: Examples) -> set[str]:
     return removed
 
 
+def check_store(path: Path, advice: str) -> None:
+    """Raises InputError, with advice, if a folder is not a store; for a folder of stores it names them."""
+    if tj.store.is_store(path):
+        return
+    inside = [marker.parent.name for marker in sorted(path.glob("*/store.json"))]
+    if inside:
+        raise InputError(
+            f"--store must be one store; {path} is a folder of stores. Name one in it: {first_names(inside)}"
+        )
+    raise InputError(f"--store must be a store; {path} is not. {advice}")
+
+
+def read_words(flag: str, file: str) -> list[str]:
+    """The identifiers or names in the file of a flag."""
+    with passing_copy(file) as path:
+        if not path.exists():
+            raise InputError(f"--{flag} must be a file of identifiers or names; {path} does not exist")
+        words = read_lines(path)
+    if not words:
+        raise InputError(f"--{flag} must be a file of identifiers or names, one a line; {path} has none")
+    return words
+
+
 def cache(config: Reading) -> tj.Cache:
     """The cache of the flags, with how it reads images."""
     how = config.skip_unreadable, config.decode_processes, config.most_pixels
@@ -176,7 +200,7 @@ def cache(config: Reading) -> tj.Cache:
 @phase("features")
 def features(config: Reading, predict: ComponentPredictor, examples: Examples, title: str) -> tj.Features:
     """The features of the examples, from the flags' cache or computed now; removed images are left out."""
-    examples = left(config, examples, title)
+    examples = without_removed(config, examples, title)
     with tj.show_progress(title):
         data = tj.extract(predict, examples, cache(config))
     if data.skipped:
@@ -198,7 +222,7 @@ def compiling(
     if placement.mesh().size > 1:
         yield
         return
-    train, test = left(config, train), left(config, test)
+    train, test = without_removed(config, train), without_removed(config, test)
 
     def run() -> None:
         recipe.compile(predict, expected_features(predict, train, cache(config)))

@@ -224,7 +224,7 @@ def list_readable(config: Single, images: Examples, train: tj.Features) -> tj.Fe
     """The training images without inputs: all but the unreadable; removed ones are among them."""
     pairs = [*zip(images.identifiers(), images.names, strict=True)]
     in_train = {*train.examples}
-    not_removed = {*setup.left(config, images).names}
+    not_removed = {*setup.without_removed(config, images).names}
     rows = [row for row, pair in enumerate(pairs) if pair in in_train or pair[1] not in not_removed]
     listed = tj.Features(np.zeros((len(images), 0)), images.labels, tuple(pairs), groups=images.groups)
     return listed.take(np.array(rows))
@@ -264,7 +264,7 @@ def owners_of_train(config: Sharded) -> Counter[str]:
     """
     if not config.owners:
         raise InputError("--owners=CSV must be given with --sharding=owner; got none")
-    images = setup.left(config, setup.train_images(config, setup.open_dataset(config.dataset)))
+    images = setup.without_removed(config, setup.train_images(config, setup.open_dataset(config.dataset)))
     return Counter(tj.shards.every_owner(images.names, config.owners))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from absl import flags
 
 from tangent_jax.audit import FEWEST
-from tangent_jax.commands.shared.presets import PRESETS, help_of_presets
 from tangent_jax.data import ImageSize, check_image_size
 from tangent_jax.losses import LOSSES
 from tangent_jax.models import KINDS, LINEARIZATIONS, OUTPUTS
@@ -63,6 +62,42 @@ class Blocks(flags.ArgumentParser, flags.ArgumentSerializer):
         return str(value)
 
 
+PRESETS: dict[str, dict[str, str]] = {
+    "paper": {
+        "method": "taft,soup,fc,adapter,lora,tangent_lora,tangent_adapter",
+        "lr": "1e-2,3e-3,1e-3",
+        "rank": "4,16",
+    },
+    "optimum": {
+        "method": "taft",
+        "output": "total",
+        "solver": "optimum",
+        "penalty": "0.1",
+        "passes": "12",
+        "merge": "inputs",
+        "merge_penalty": "0.1",
+    },
+    "classes": {
+        "method": "taft,soup",
+        "head": "named",
+        "sharding": "class",
+        "merge": "mean,inputs,curvature",
+        "merge_penalty": "1e-7,1e-6,1e-5,1e-4,1e-3,1e-2",
+    },
+}
+"""The defaults of other flags by preset.
+
+paper: the paper's seven methods with its search of learning rates and ranks. optimum: tangents at their optimum, merged
+by the second moments of their inputs. classes: contributors with different classes.
+"""
+
+
+def help_of_presets() -> str:
+    """The help text of --preset: the flags that each preset sets."""
+    texts = {name: " ".join(f"--{flag}={value}" for flag, value in own.items()) for name, own in PRESETS.items()}
+    return "Other defaults: " + "; ".join(f"{name} for {text}" for name, text in texts.items()) + "."
+
+
 SEEDS = (1 << 32) - 1
 TABLE: dict[str, partial] = {
     "weights": flag(
@@ -97,7 +132,8 @@ TABLE: dict[str, partial] = {
     "output": flag("enum", "The outputs of a tangent model: f_w(x) + J.dw, or J.dw alone.", OUTPUTS),
     "method": flag(
         "enum",
-        "Tangent (taft), non-linear (nlft) or the head alone (fc); comparisons list more methods in their text.",
+        "taft: the network linearized at its pre-trained weights (tangent); nlft: ordinary, non-linear fine-tuning; "
+        "fc: a new head alone (linear probe). The text of a command explains its other methods.",
         ["taft", "nlft", "fc"],
     ),
     "subset": flag("enum", "Trained leaves: blocks, a kind of leaves in them, head, or everything.", KINDS),
@@ -201,9 +237,14 @@ TABLE: dict[str, partial] = {
     "to": flag("string", "export: a new folder; data: a zip."),
     "format": flag("string", "Export format."),
     "opset": flag("integer", "Opset of --format=onnx, 18 to 23; unset: 18."),
-    "json": flag("bool", "JSON instead of a table."),
     "factors": flag("bool", "Also write factors.safetensors, for merges by curvature."),
-    "width": flag("integer", "Number of NTK features (--method=exact), a square, or of place.", low=4, high=1 << 16),
+    "width": flag(
+        "integer",
+        "Features that sketch the gradients (exact), and that hold where in the image the network's features lie "
+        "(place): a square, such as 4096. More are more accurate, and their sums grow with the square.",
+        low=4,
+        high=1 << 16,
+    ),
     "directions": flag(
         "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1
     ),
