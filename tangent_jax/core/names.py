@@ -1,15 +1,17 @@
 """The one form in which names of files, folders and classes are compared, whatever system wrote them.
 
     macOS and some archives write é as e and an accent (NFD); Windows, Linux and keyboards write one letter (NFC)
+    macOS writes a narrow space that does not break (U+202F) before PM; keyboards write a plain space
 
-    composed_name     the composed form (NFC): of classes
-    normal_name       that form, without invisible characters: of files
+    composed_name     the composed form (NFC), with plain spaces: of classes
+    normal_name       that form, without invisible characters and ./ before it: of files
     caseless_name     that form, without letter case: of splits, and to find other spellings
 
 A file is shown and opened by its unchanged name. Owners, who are people, have a wider form (`core/owners.py`).
 """
 
 import posixpath
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -20,15 +22,18 @@ from jaxtyping import Int
 
 from tangent_jax.core.checks import InputError, visible
 
+SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+"""Unicode's spaces other than the plain one; some of them cannot be told from it on a screen."""
+
 
 def composed_name(name: str) -> str:
-    r"""The composed form (NFC) of a name.
+    r"""The composed form (NFC) of a name, with plain spaces.
 
     >>> from tangent_jax.core.names import composed_name
-    >>> composed_name("cafe\u0301") == "caf\u00e9"
+    >>> composed_name("cafe\u0301 8\u202fPM") == "caf\u00e9 8 PM"
     True
     """
-    return unicodedata.normalize("NFC", name)
+    return SPACES.sub(" ", unicodedata.normalize("NFC", name))
 
 
 def caseless_name(name: str) -> str:
@@ -37,12 +42,13 @@ def caseless_name(name: str) -> str:
 
 
 def normal_name(name: str) -> str:
-    r"""The composed form (NFC) of a name, with invisible characters as a provenance shows them.
+    r"""The composed form (NFC) of a file's name, without ./ before it; invisible characters are escaped.
 
     >>> from tangent_jax.core.names import normal_name
-    >>> normal_name("cafe\u0301/1.png") == normal_name("caf\u00e9/1.png")
+    >>> normal_name("./cafe\u0301/1.png") == normal_name("caf\u00e9/1.png")
     True
     """
+    name = re.sub(r"^(\./+)+", "", name)
     if name.isascii() and name.isprintable():
         return name
     return visible(composed_name(name))

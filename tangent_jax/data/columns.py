@@ -2,7 +2,9 @@
 
 PATH?image=NAME&label=NAME      the columns, needed if several fit
 PATH?group=NAME                 training images with the same entry in this column are held out together
-classes.txt                     beside the data: one class name per line, in the order of the class indices
+classes.txt, classnames.txt     beside the data: one class name per line, in the order of the class indices
+
+Columns that describe an image, such as its width, are labels only if they are chosen.
 """
 
 import dataclasses
@@ -12,6 +14,7 @@ from urllib.parse import parse_qsl
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.labels import NO_LABEL
+from tangent_jax.data.splits import SPELLINGS
 from tangent_jax.io.paths import Place
 from tangent_jax.io.records import first_names, read_lines
 
@@ -20,6 +23,9 @@ MUST = {
     "label": "one class index, class name or Boolean",
     "group": "one number, text or Boolean",
 }
+
+
+DESCRIPTIONS = ("width", "height", "size", "id", "index", "inx", "count", "image_id", "__index_level_0__")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +66,11 @@ def choose(kind: str, chosen: Mapping[str, str], columns: Sequence[Column], wher
             raise InputError(f"the {kind} column must hold {MUST[kind]}; {name} of {where} holds {named[0].holds}")
         return name
     fitting = [column for column in columns if column.fits and column.stated]
-    fitting = fitting or [column for column in columns if column.fits and column.name != chosen.get("group")]
+    others = [column for column in columns if column.fits and column.name != chosen.get("group")]
+    fitting = fitting or [c for c in others if c.name.rpartition(".")[2].lower() not in DESCRIPTIONS]
     if not fitting:
-        raise InputError(f"{where} must have a column of {kind}s, each {MUST[kind]}; its columns are {held}")
+        how = f". Write ?{kind}=COLUMN to take one of them" if others else ""
+        raise InputError(f"{where} must have a column of {kind}s, each {MUST[kind]}; its columns are {held}{how}")
     if len(fitting) > 1:
         names = ", ".join(column.name for column in fitting)
         raise InputError(
@@ -77,6 +85,7 @@ def as_groups(values: Sequence[Any]) -> list[Any]:
 
 
 def classes_beside(folder: Place) -> tuple[str, ...] | None:
-    """The names of classes.txt in a folder, or None."""
-    path = folder / "classes.txt"
-    return tuple(read_lines(path)) if path.is_file() else None
+    """The names of classes.txt or classnames.txt in a folder, or around the folder of a split; None without them."""
+    folders = (folder, folder.parent) if folder.name.lower() in SPELLINGS else (folder,)
+    paths = [place / name for place in folders for name in ("classes.txt", "classnames.txt")]
+    return next((tuple(read_lines(path)) for path in paths if path.is_file()), None)

@@ -1,41 +1,47 @@
-"""A CSV of images: one line for each image, with its path and its label.
+"""A CSV of images, or JSON lines: one line for each image, with its path and its label.
 
     path,label                      the header; ?image=COLUMN&label=COLUMN choose columns of other names
     a/1.jpg,cat                     paths are relative to the file, or to ?folder=FOLDER beside it; labels: labels.py
     path,label,split                the optional column `split`, or ?split=COLUMN: train, validation, test
     path,label,is_valid             ?split=is_valid: True is validation, False is train
     path,label,patient              ?group=patient: training images of one patient are held out together
+    {"path": ..., "of": {"kind": ...}}      a JSON object a line (SageMaker, Vertex AI): the columns path and of.kind
 
-Columns are divided by a comma, or by the semicolon, tab or bar that divides the header (said in a remark), or as the
-first line `sep=;` of Excel or ?sep= says. Text is UTF-8, or UTF-16 with its mark. Columns without a name, such as the
-index of pandas, are not read, nor are empty lines.
+Columns are divided by a comma, or by the semicolon, tab, bar or space that divides the header (said in a remark), or
+by what the first line `sep=;` of Excel or ?sep= says. Text is UTF-8, or UTF-16 with its mark. Columns without a name,
+such as the index of pandas, are not read, nor are empty lines.
 
-Paths of Windows are read with their backslashes as folders. A path that no file has is found by another letter case or
-Unicode form, if one file has it. The image's name is its path, in Unicode's composed form. Left out, with a remark:
-lines without a path.
+Paths of Windows are read with their backslashes as folders, and those in a bucket without it. A path that no file has
+is found, with a remark, by another letter case, space or Unicode form, and a name without folder or suffix by its only
+file in the folders below. The image's name is its path, in Unicode's composed form. Left out, with a remark: lines
+without a path.
 """
 
 import csv
 import dataclasses
+import functools
 import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import caseless_name, composed_name
 from tangent_jax.data.columns import as_groups, classes_beside, options
+from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.rows import Rows, by_name
-from tangent_jax.data.sources import existing_path, place_of_file, read_file
+from tangent_jax.data.sources import SUFFIXES, existing_path, place_of_file, read_file
 from tangent_jax.data.splits import NO, SPELLINGS, YES, split_of_flag
 from tangent_jax.io.git_lfs import is_pointer, pointer_error
 from tangent_jax.io.paths import Place, names_below
-from tangent_jax.io.records import MARKS, short
+from tangent_jax.io.records import MARKS, first_names, parse_json, short
 
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+BUCKET = re.compile(r"[A-Za-z0-9]+://[^/]*/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Table:
     """A CSV: the names of its columns, its rows, and the line of each row in the file."""
 
     path: Place
+    separator: str
     header: list[str]
     rows: list[list[str]]
     lines: list[int]
@@ -71,8 +78,11 @@ def csv_file(where: str) -> Rows:
     if "split" not in wanted:
         note_unread_splits(table, {*wanted.values()})
 
-    texts = [f"{folder}/{text}" if folder and text else text for text in table.column(wanted["image"])]
-    files = find_images(table, texts)
+    texts = [
+        str(PurePosixPath(folder, text)) if text and not BUCKET.match(text) else text
+        for text in table.column(wanted["image"])
+    ]
+    files = find_images(table, texts, folder)
     labels = table.column(wanted["label"])
     if all(re.fullmatch(r"-?[0-9]+,0+|", label) for label in labels):  # 1,0 of a language with decimal commas
         labels = [label.replace(",", ".") for label in labels]
@@ -105,8 +115,10 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
     skipped = 1 if stated else 0
     first = next((line for line in lines[skipped:] if line.strip()), "")
     guess = stated[1] if stated else None
+    if first.lstrip()[:1] in ("{", "["):
+        return read_json_lines(path, lines)
     separator = as_separator(sep) if sep is not None else guess or divider(path, first, wanted)
-    reader = csv.reader(iter(lines[skipped:]), delimiter=separator, strict=True)
+    reader = csv.reader(iter(lines[skipped:]), delimiter=separator, skipinitialspace=separator == " ", strict=True)
     try:
         found = [(reader.line_num + skipped, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
@@ -119,14 +131,38 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
         beyond = [cell for cell in row[len(header) :] if cell.strip()]
         if len(row) < needed or beyond:
             raise InputError(
-                f"each line of {path} must have {needed} entries, as its header; line {line} has {len(row)}. An entry"
-                f" that holds the separator {separator!r} must stand in quotes"
+                f"each line of {path} must have {needed} entries, as its first line; line {line} has {len(row)}. An"
+                f" entry that holds the separator {separator!r} must stand in quotes, and a missing one be left empty"
             )
     # a row may be shorter where trailing columns have no name
     rows = [row + [""] * (len(header) - len(row)) for _, row in found[1:]]
     if separator != "," and sep is None:
         note(f"the columns of {path.name} are divided by {SEPARATORS.get(separator, repr(separator))}")
-    return Table(path, header, rows, [line for line, _ in found[1:]])
+    return Table(path, separator, header, rows, [line for line, _ in found[1:]])
+
+
+def read_json_lines(path: Place, lines: Sequence[str]) -> Table:
+    """The table of a file with a JSON object in each line."""
+    objects: dict[int, dict[str, str]] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                objects[number] = flat(parse_json(line, f"line {number} of {path}"))
+            except InputError as error:
+                raise InputError(f"csv: must name a CSV, or JSON with an object in each line; {error}") from error
+    header = [*dict.fromkeys(key for cells in objects.values() for key in cells)]
+    rows = [[cells.get(key, "") for key in header] for cells in objects.values()]
+    return Table(path, ",", header, rows, [*objects])
+
+
+def flat(value: Any, name: str = "") -> dict[str, str]:
+    """The cells of a JSON value by their names; those of objects in objects are joined by a dot, as by pandas."""
+    if isinstance(value, dict):
+        cells: dict[str, str] = {}
+        for key, inner in value.items():
+            cells |= flat(inner, f"{name}.{key}" if name else key)
+        return cells
+    return {name: "" if value is None else value if isinstance(value, str) else json.dumps(value)}
 
 
 def read_csv_text(path: Place) -> str:
@@ -159,13 +195,14 @@ def divider(path: Place, line: str, wanted: set[str]) -> str:
     giving = [mark for mark in SEPARATORS if wanted <= cells[mark]]
     if len(giving) == 1:
         return giving[0]
-    dividing = [mark for mark in SEPARATORS if len(cells[mark]) > 1]
+    dividing = [mark for mark in SEPARATORS if len(cells[mark]) > 1 and mark != " "]
     if len(dividing) > 1:
         marks = " and ".join("tab" if mark == "\t" else mark for mark in dividing)
         raise InputError(
             f"the header of {path} must show what divides its columns; it has {marks}. Write ?sep= with one of them"
         )
-    return dividing[0] if dividing else ","
+    is_list = any(word.lower().endswith(SUFFIXES) for word in line.split())  # Caffe's, mmpretrain's, PaddleClas's
+    return dividing[0] if dividing else " " if is_list and " " in line.strip() else ","
 
 
 # Columns
@@ -174,12 +211,37 @@ def divider(path: Place, line: str, wanted: set[str]) -> str:
 def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
     """Raises InputError unless each of the wanted columns, by kind, is there once."""
     wrong = {kind: name for kind, name in wanted.items() if table.header.count(name) != 1}
-    if wrong:
-        choices = "&".join(f"{kind}=COLUMN" for kind in wrong)
+    if not wrong:
+        return
+    if any(cell.lower().endswith(SUFFIXES) for cell in table.header):
+        header = missing_header(table, wanted)
+        divided = ", divided by a tab" if table.separator == "\t" else ""
+        how = f"Add this line before it{divided}: {header}" if header else "Add a line that names all columns"
         raise InputError(
-            f"the first line of {table.path} must name one column {' and '.join(wrong.values())}; it is"
-            f" {short(','.join(table.header))}. Add the line, or write ?{choices}"
+            f"{table.path} must begin with the names of its columns; its first line is a row,"
+            f" {short(table.separator.join(table.header))}. {how}"
         )
+    choices = "&".join(f"{kind}=COLUMN" for kind in wrong)
+    raise InputError(
+        f"the first line of {table.path} must name one column {' and '.join(wrong.values())}; it names"
+        f" {first_names(table.header)}. Write ?{choices} to choose, or correct the line"
+    )
+
+
+def missing_header(table: Table, wanted: Mapping[str, str]) -> str:
+    """The header of a table whose first line is a row, "" if its rows do not show which column is which.
+
+    The path has a suffix of images, and a split is one by all its texts, as in Vertex AI's lists.
+    """
+    names: list[str] = []
+    for place, cell in enumerate(table.header):
+        texts = {caseless_name(text.strip()) for text in (cell, *(row[place] for row in table.rows))} - {""}
+        is_split = texts <= {*SPELLINGS, "unassigned"}
+        kind = "image" if cell.lower().endswith(SUFFIXES) else "split" if is_split else "label"
+        names += [{"split": "split", **wanted}[kind]] if texts else [""]
+    used = [name for name in names if name]
+    are_clear = {*used} >= {wanted["image"], wanted["label"]} and len({*used}) == len(used)
+    return table.separator.replace("\t", " ").join(names).rstrip() if are_clear else ""
 
 
 # Splits
@@ -209,17 +271,19 @@ def note_unread_splits(table: Table, wanted: set[str]) -> None:
 # Images
 
 
-def find_images(table: Table, texts: Sequence[str]) -> list[str]:
+def find_images(table: Table, texts: Sequence[str], folder: str) -> list[str]:
     """The file of each row below the CSV's folder, "" for a row without a path; InputError if a row names no file."""
     parent = table.path.parent
-    folders = Folders(parent)
+    below = Files(parent, folder)
     if not isinstance(parent, Path):
         names_below(parent)  # one listing, which fsspec keeps, instead of two requests for each row
-    files = [text if not text or (parent / text).is_file() else folders.find(text) for text in texts]
+    files = [text if not text or (parent / text).is_file() else below.find(text) for text in texts]
     missing = [text for text, file in zip(texts, files, strict=True) if file is None]
     if missing:
+        named = below.named(missing[0])
+        what = "are missing, such as" if not named else f"are several files each ({first_names(named)}), such as"
         raise InputError(
-            f"{len(missing)} of {len(texts)} images of {table.path} are missing, such as {short(missing[0])}: write"
+            f"{len(missing)} of {len(texts)} images of {table.path} {what} {short(missing[0])}: write"
             f" paths from the folder of {table.path.name}, or of ?folder=FOLDER in it, to files with suffixes"
         )
     found = [file or "" for file in files]
@@ -228,40 +292,50 @@ def find_images(table: Table, texts: Sequence[str]) -> list[str]:
     changed = [(file, text) for file, text in zip(found, texts, strict=True) if file != text]
     if changed:
         file, text = changed[0]
-        those = f"{len(changed)} files have other slashes, letter case or Unicode form than in {table.path.name}"
-        note(f"{those}, such as {file} for {text}")
+        note(f"{len(changed)} files are written otherwise in {table.path.name}, such as {file} for {text}")
     return found
 
 
-class Folders:
-    """The names in the folders below a root, by their spelling in one letter case and Unicode form."""
+class Files:
+    """The files below a root, by their spelling in one letter case, space and Unicode form.
 
-    def __init__(self, root: Place) -> None:
+    Args:
+        folder: The folder below the root whose images are found by their names alone.
+    """
+
+    def __init__(self, root: Place, folder: str) -> None:
         self.root = root
-        self.names: dict[str, dict[str, list[str]]] = {}
+        self.folder = folder
 
     def find(self, text: str) -> str | None:
-        """The one file below the root whose path differs only in backslashes, letter case or Unicode form, or None."""
-        path = text.replace("\\", "/")
-        if path != text and (self.root / path).is_file():
+        """The file of a path in another spelling, or the only image of this name in the folders below; or None."""
+        path = str(PurePosixPath(BUCKET.sub("", text.replace("\\", "/"), count=1)))
+        if (self.root / path).is_file():
             return path
-        parts = PurePosixPath(path).parts
-        if DRIVE.match(text) or {"/", ".."} & {*parts}:
-            return None
-        found = ""
-        for part in parts:
-            fitting = self.names_in(found).get(caseless_name(part), [])
-            if len(fitting) != 1:
-                return None
-            found = f"{found}/{fitting[0]}" if found else fitting[0]
-        return found if found and (self.root / found).is_file() else None
+        found = [file for file in self.by_path.get(caseless_name(path), []) if (self.root / file).is_file()]
+        found = found or self.named(text)
+        return found[0] if len(found) == 1 else None
 
-    def names_in(self, folder: str) -> dict[str, list[str]]:
-        """The names in a folder, by spelling."""
-        if folder not in self.names:
-            place = self.root / folder if folder else self.root
-            by_spelling: dict[str, list[str]] = {}
-            for path in place.iterdir() if place.is_dir() else ():
-                by_spelling.setdefault(caseless_name(path.name), []).append(path.name)
-            self.names[folder] = by_spelling
-        return self.names[folder]
+    def named(self, text: str) -> list[str]:
+        """The images of this name, or of this name without its suffix."""
+        return self.by_name.get(caseless_name(text.removeprefix(f"{self.folder}/")), [])
+
+    @functools.cached_property
+    def by_path(self) -> dict[str, list[str]]:
+        """The files and folders by their paths."""
+        found: dict[str, list[str]] = {}
+        for file in names_below(self.root):
+            found.setdefault(caseless_name(file), []).append(file)
+        return found
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, list[str]]:
+        """The images below the folder by their names with and without suffixes."""
+        found: dict[str, list[str]] = {}
+        for file in (file for files in self.by_path.values() for file in files):
+            path = PurePosixPath(file)
+            is_image = path.suffix.lower() in SUFFIXES and not is_hidden(file)
+            if is_image and path.is_relative_to(self.folder):
+                for name in {path.name, path.stem}:
+                    found.setdefault(caseless_name(name), []).append(file)
+        return found

@@ -11,7 +11,6 @@ formats                those of formats.py, by content
 """
 
 import io
-import re
 
 import numpy as np
 from jaxtyping import UInt8
@@ -22,11 +21,9 @@ from PIL.PngImagePlugin import PngImageFile
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import INTERPOLATIONS, ImageSize, Preprocessing, sides
-from tangent_jax.data.formats import CONVERT, DO, damaged, format_of, open_picture, quiet
+from tangent_jax.data.formats import CONVERT, DO, damaged, format_of, open_picture, quiet, without_texts
 from tangent_jax.data.tiff import as_decoded, as_eight_bits, check_tiff
 
-PNM_SPACE = rb"(?:[ \t\r\n\v\f]|#[^\r\n]*[\r\n])+"
-PNM_HEADER = re.compile(rb"P([56])" + 3 * (PNM_SPACE + rb"(\d{1,10})") + rb"[ \t\r\n\v\f]")
 FILTERS = {name: Image.Resampling[name.upper()] for name in INTERPOLATIONS}
 MOST_PIXELS = 89_000_000  # pixels of an image, before and after it is resized; Pillow warns of more
 ANIMATED = ("PNG", "GIF", "WebP", "AVIF")  # formats in which several frames are several pictures of equal rank
@@ -123,9 +120,6 @@ def opened(image: bytes | np.ndarray, name: str) -> tuple[Image.Image, str]:
 
 def as_rgb(picture: Image.Image, kind: str, image: bytes | np.ndarray, name: str) -> Image.Image:
     """The image upright and in RGB, by the table of the module."""
-    scaled = scaled_samples(image) if kind == "PPM" and isinstance(image, bytes) else None
-    if scaled is not None:
-        return Image.fromarray(scaled).convert("RGB")
     picture.load()
     turn = UPRIGHT.get(orientation(picture))
     if kind == "TIFF":
@@ -149,24 +143,6 @@ def as_rgb(picture: Image.Image, kind: str, image: bytes | np.ndarray, name: str
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # which would copy it
     return picture if turn is None else picture.transpose(turn)
-
-
-def scaled_samples(content: bytes) -> UInt8[np.ndarray, "y x *rgb"] | None:
-    """Samples "y x" or "y x 3" of a binary PGM or PPM as 8 bits; None for others.
-
-    Pillow computes the same, but scales samples one by one in Python, which takes seconds for each megapixel.
-    """
-    header = PNM_HEADER.match(content)
-    if header is None:
-        return None
-    width, height, most = (int(number) for number in header.groups()[1:])
-    shape = (height, width) if header[1] == b"5" else (height, width, 3)
-    kind = np.dtype(">u2" if most > 255 else "u1")
-    count = int(np.prod(shape))
-    if not 0 < most < 65536 or len(content) - header.end() < count * kind.itemsize:
-        return None  # damaged, which Pillow says
-    samples = np.frombuffer(content, kind, count, header.end()).reshape(shape)
-    return (np.minimum(samples, most) * np.float32(255 / most)).round().astype(np.uint8)
 
 
 def orientation(picture: Image.Image) -> int:
@@ -200,7 +176,7 @@ def with_key_on_white(picture: Image.Image, content: bytes) -> Image.Image:
     if colours == PNG_RGB and depth == 8:
         picture.info["transparency"] = tuple(part & most for part in key)
     if colours == PNG_RGB and depth == 16:
-        lower = PngImageFile(io.BytesIO(content))
+        lower = PngImageFile(io.BytesIO(without_texts(content)))
         lower.tile = [tile._replace(args="RGB;16L") for tile in lower.tile]  # their second bytes instead of the first
         lower.load()
         upper = np.asarray(picture)

@@ -5,7 +5,7 @@
     CLASS/train/IMAGE, CLASS/test/IMAGE     splits inside the classes
     PATH?train=FOLDER&test=FOLDER   folders of splits whose names say none
     ?train=PATH&test=PATH           folders or zips of splits that are in several places
-    PATH?folders=classes            the folders are classes, though they hold folders of the same names
+    PATH?folders=classes            the outer folders are classes, whatever folders they hold
     PATH?group=PATTERN              training images whose names have the same match are held out together
     manifest.json                   {"classes": [name, ...], "items": [[image, split, class index], ...]}
 
@@ -100,14 +100,13 @@ def question_of(where: str) -> tuple[str, Asked]:
     folders = dict(pairs)
     group = folders.pop("group", None)
     is_right = len(names) == len(pairs) and all(value.strip("/") for _, value in pairs)
-    is_split = "train" in folders and "folders" not in folders
-    is_by_class = folders == {"folders": "classes"}
-    if not is_right or not (is_split or is_by_class or not folders):
+    is_by_class = folders.pop("folders", "classes") == "classes"
+    if not is_right or not is_by_class or (folders and "train" not in folders):
         raise InputError(
-            "A question about folders must be PATH?folders=classes or PATH?train=FOLDER&test=FOLDER, each once, with "
-            f"train, or PATH?group=PATTERN, or with &group=PATTERN; got {where}"
+            "choices about folders must be PATH?folders=classes, PATH?train=FOLDER&test=FOLDER, with train, or"
+            f" PATH?group=PATTERN, joined by &, each once; got {where}"
         )
-    return path, Asked({} if is_by_class else folders, is_by_class, group)
+    return path, Asked(folders, "folders" in names, group)
 
 
 def groups_by(pattern: str, names: Sequence[str]) -> list[str | None]:
@@ -223,7 +222,7 @@ def listed(manifest: Manifest, source: Source) -> Layout:
     file_of = {composed_name(name): name for name in source.names}
     images: dict[str, list[tuple[str, int]]] = {}
     for title, split, label in manifest.items:
-        name = file_of.get(composed_name(title))
+        name = file_of.get(composed_name(str(PurePosixPath(title))))
         if name is None:
             raise InputError(f"{where} must list images that exist; there is none named {title}")
         whole_number(f"the class index of {title}", label, 0, len(manifest.classes) - 1)

@@ -7,8 +7,10 @@ never one that runs a program, such as Ghostscript for EPS.
 import contextlib
 import io
 import re
+import struct
 import threading
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 
 import PIL
@@ -18,7 +20,7 @@ from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.Image import Image
 from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
+from PIL.PngImagePlugin import MAX_TEXT_CHUNK, PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
@@ -26,7 +28,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.git_lfs import is_pointer, pointer_error
 
-DO = "Mend or remove it, or skip it by skip_unreadable"
+DO = "Fix or remove it, or skip it by skip_unreadable"
 CONVERT = "Save it as JPEG or PNG or remove it, or skip it by skip_unreadable"
 
 # A JPEG is opened by its own class: what follows its first picture (a preview, a depth map, a film) is not looked at.
@@ -75,9 +77,36 @@ def open_picture(content: bytes, kind: str, name: str) -> Image:
         how = "Install a Pillow from PyPI, of version 11.3 or later, or save it as JPEG"
         raise InputError(f"{name} is AVIF, which this build of Pillow {PIL.__version__} does not read. {how}")
     try:
-        return decoder(io.BytesIO(content))
+        return decoder(io.BytesIO(without_texts(content) if kind == "PNG" else content))
     except Exception as error:  # decoders raise many kinds of errors
         raise damaged(name, kind, error) from error
+
+
+def without_texts(content: bytes) -> bytes:
+    """A PNG without its colour profile and without long texts, which Pillow refuses and nobody reads."""
+    left_out: list[tuple[int, int]] = []
+    place = 8
+    while place + 12 <= len(content):
+        size, kind = struct.unpack_from(">I4s", content, place)
+        end = place + 12 + size
+        if kind == b"iCCP" or (kind in (b"tEXt", b"zTXt", b"iTXt") and is_long(kind, content[place + 8 : end - 4])):
+            left_out.append((place, end))
+        place = end
+    starts = [0, *(end for _, end in left_out)]
+    ends = [*(start for start, _ in left_out), len(content)]
+    return b"".join(content[start:end] for start, end in zip(starts, ends, strict=True)) if left_out else content
+
+
+def is_long(kind: bytes, chunk: bytes) -> bool:
+    """True for a chunk of text of a PNG that has more bytes than Pillow unpacks."""
+    text = chunk.partition(b"\0")[2]
+    packed = text[1:] if kind == b"zTXt" else b""
+    if kind == b"iTXt" and text[:1] == b"\1":
+        packed = text[2:].split(b"\0", 2)[-1]
+    with contextlib.suppress(zlib.error):
+        unpacked = zlib.decompressobj().decompress(packed, MAX_TEXT_CHUNK + 1)
+        return max(len(chunk), len(unpacked)) > MAX_TEXT_CHUNK
+    return False
 
 
 def heic_decoder(name: str) -> Callable[[io.BytesIO], Image]:

@@ -4,10 +4,11 @@
     data/train-00000-of-00002.parquet, ...          a split in the name of each file or of a folder around it;
     train/0000.parquet, test/0000.parquet           below PATH, or below a folder of it
     train/data-00000-of-00001.arrow, state.json     a saved DatasetDict, or a saved Dataset; state.json names its files
+    split=train/label=cat/0.parquet                 partitions, as of Spark, pandas and DuckDB: folders are columns
 
 Images are a column of the Image feature (bytes and path) or of bytes; labels are ClassLabel, whole numbers or text. The
-datasets library writes the features into the metadata of the files' schema, under "huggingface". An image is named
-SPLIT/PATH, SPLIT/ROW without a path, or SPLIT/ROW/PATH if paths repeat.
+datasets library writes the features into the metadata of the files' schema, under "huggingface", and into the YAML of
+README.md. An image is named SPLIT/PATH, SPLIT/ROW without a path, or SPLIT/ROW/PATH if paths repeat.
 
 Arrow files are memory-mapped. For parquet the row group of an image is read, and the last few stay in memory.
 """
@@ -22,23 +23,28 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import caseless_name
 from tangent_jax.data.columns import Column, as_groups, choose, classes_beside, options
 from tangent_jax.data.layouts import is_hidden
+from tangent_jax.data.left_out import note
 from tangent_jax.data.rows import Rows
 from tangent_jax.data.sources import check_size, existing_path
-from tangent_jax.data.splits import by_split
+from tangent_jax.data.splits import SPELLINGS, by_split, split_of_flag, split_of_name
 from tangent_jax.io.git_lfs import check_no_pointer
 from tangent_jax.io.packages import import_extra
 from tangent_jax.io.paths import Place, names_below, open_file, stamp_of
-from tangent_jax.io.records import convert, parse_json
+from tangent_jax.io.records import convert, parse_json, read_text
 
 T = TypeVar("T")
 MOST_GROUP = 1 << 30  # the most bytes of images in a row group
 GROUPS = 4  # row groups kept in memory
 SHARD = re.compile(r"(?P<before>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})(?P<hash>(-[0-9a-zA-Z]+)*)\.(parquet|arrow)")
 NUMBERED = re.compile(r"(?P<before>)(?P<count>)(?P<number>\d{4})\.parquet")
+LABELS = ("label", "labels", "class", "category", "target")
+NULL = "__HIVE_DEFAULT_PARTITION__"
 READING = threading.Lock()  # threads must not read one row group several times
 
 
@@ -50,10 +56,12 @@ def hugging_face(where: str) -> Rows:
     files = data_files(path) if path.is_dir() else [path]
     schemas = {file: read_whole(file, schema_of) for file in files}
     first = files[0]
-    image, label, group = columns(schemas[first], chosen, first)
-    check_schemas(path, schemas, [image, label] if group is None else [image, label, group])
+    places = {file: partition_of(str(file.relative_to(root))) for file in files}
+    partitions = {file: columns for file, (columns, _) in places.items()}
+    image, label, group = columns(schemas[first], partitions[first], chosen, first)
+    check_schemas(path, schemas, partitions, [image, label] if group is None else [image, label, group])
 
-    by_name = by_split(root, files, series_of)
+    by_name = by_split(root, {file: name for file, (_, name) in places.items()}, series_of)
     names: list[str] = []
     splits: list[str] = []
     labels: list[Any] = []
@@ -62,7 +70,7 @@ def hugging_face(where: str) -> Rows:
     for split, own in by_name.items():
         paths: list[str | None] = []
         for file in own:
-            read = partial(labels_paths_groups, image=image, label=label, group=group)
+            read = partial(labels_paths_groups, partition=partitions[file], image=image, label=label, group=group)
             own_labels, own_paths, own_groups = read_whole(file, read)
             labels.extend(own_labels)
             paths.extend(own_paths)
@@ -79,30 +87,47 @@ def hugging_face(where: str) -> Rows:
         labels,
         partial(read_row, ordered, ends, image),
         partial(place_of, ordered, ends, image),
-        class_names(schemas[first], label, first) or classes_beside(root),
+        class_names(schemas[first], label, first) or names_in_readme(root, first, label) or classes_beside(root),
         groups=None if group is None else as_groups(groups),
         row=partial(row_name, tuple(str(file.relative_to(root)) for file in ordered), ends),
     )
 
 
-def check_schemas(path: Place, schemas: Mapping[Place, Any], used: Sequence[str]) -> None:
+def check_schemas(
+    path: Place, schemas: Mapping[Place, Any], partitions: Mapping[Place, Mapping[str, Any]], used: Sequence[str]
+) -> None:
     """Raises InputError unless all files have the columns, of the types and with the classes of the first file."""
+
+    def described(file: Place) -> tuple:
+        uses = {field.name: holds_of(field.type) for field in schemas[file] if field.name in used}
+        return uses, class_names(schemas[file], used[1], file), {*partitions[file]}
+
     first, *others = schemas
     for file in others:
-        if used_columns(schemas[file], used, file) != used_columns(schemas[first], used, first):
+        if described(file) != described(first):
             raise InputError(
                 f"all files of {path} must have {' and '.join(used)} of one type, and the same classes; {file} differs"
                 f" from {first}"
             )
 
 
-def used_columns(schema: Any, used: Sequence[str], file: Place) -> tuple[dict[str, str], tuple[str, ...] | None]:
-    """(the use of each used column that a file has, its classes)."""
-    uses = {field.name: holds_of(field.type) for field in schema if field.name in used}
-    return uses, class_names(schema, used[1], file)
-
-
 # Files
+
+
+def partition_of(file: str) -> tuple[dict[str, str | None], str]:
+    """(the columns that the folders KEY=VALUE of a file are, its name without them); a split stays in the name."""
+    columns: dict[str, str | None] = {}
+    folders = []
+    for folder in file.split("/")[:-1]:
+        key, mark, value = map(unquote, folder.partition("="))
+        words = re.split(r"[\W\d_]+", caseless_name(key))
+        is_split = split_of_name(value) if "split" in words else caseless_name(value) in SPELLINGS and key not in LABELS
+        split = value if is_split else split_of_flag(key, value)
+        if mark and not split:
+            columns[key] = None if value == NULL else value
+        else:
+            folders.append(split or folder)
+    return columns, "/".join([*folders, PurePath(file).name])
 
 
 def data_files(path: Any) -> list[Any]:
@@ -254,6 +279,38 @@ def class_names(schema: Any, label: str, file: Place) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in convert(tuple[str, ...], names, f"the names of {label} in {file}"))
 
 
+def names_in_readme(root: Place, file: Place, label: str) -> tuple[str, ...] | None:
+    """The class names of a column in the README.md of a repository on the hub, which is the folder or the one around.
+
+    Of several configurations it takes the one whose name is a folder of the file, or else `default`.
+    """
+    for folder in (root, root.parent) if isinstance(root, Path) else (root,):
+        path = folder / "README.md"
+        try:
+            parts = re.split(r"^---\s*$", read_text(path), maxsplit=2, flags=re.MULTILINE) if path.is_file() else []
+            if len(parts) == 3 and not parts[0].strip():
+                content = import_extra("class names of README.md", "yaml", "data").safe_load(parts[1])
+                names = listed_names(content.get("dataset_info", []), file.parts, label)
+                if names:
+                    return names
+        except Exception as error:  # people write any text and YAML
+            note(f"the class names of {path} are not read: {type(error).__name__}: {[*str(error).splitlines(), ''][0]}")
+    return None
+
+
+def listed_names(info: Any, folders: Sequence[str], label: str) -> tuple[str, ...] | None:
+    """The class names of a column in the dataset_info of a repository on the hub, None if it lists none."""
+    configurations = {each.get("config_name", "default"): each for each in (info if isinstance(info, list) else [info])}
+    wanted = [name for name in (*reversed(folders), "default", *configurations) if name in configurations]
+    features = configurations[wanted[0]].get("features", []) if wanted else []
+    kinds = {feature["name"]: feature.get("dtype") for feature in features}
+    if not isinstance(kinds.get(label), dict) or "class_label" not in kinds[label]:
+        return None
+    names = kinds[label]["class_label"]["names"]
+    by_index = dict(enumerate(names)) if isinstance(names, list) else {int(key): name for key, name in names.items()}
+    return tuple(str(by_index[i]).strip() for i in range(len(by_index)))
+
+
 def holds_of(kind: Any) -> str:
     """The use of a column of this type: "images", "numbers", "Booleans", "texts", or "" for none."""
     types = arrow().types
@@ -278,8 +335,10 @@ def is_bytes(kind: Any) -> bool:
     return types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
 
 
-def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str, str | None]:
-    """(column of images, column of labels, column of groups if it is chosen) of a file."""
+def columns(
+    schema: Any, partition: Mapping[str, Any], chosen: dict[str, str], file: Place
+) -> tuple[str, str, str | None]:
+    """(column of images, column of labels, column of groups if it is chosen) of a file and its partition."""
     features = features_of(schema, file)
     if len({*schema.names}) < len(schema.names):
         raise InputError(f"the columns of {file} must have different names; they are {', '.join(schema.names)}")
@@ -291,6 +350,9 @@ def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str,
         kind = str(field.type)
         images.append(Column(field.name, kind, use == "images", stated == "Image"))
         labels.append(Column(field.name, kind, use in ("numbers", "Booleans", "texts"), stated == "ClassLabel"))
+    are_labels = [key for key in partition if key.lower() in LABELS]
+    stated = [] if any(column.stated or column.name.lower() in LABELS for column in labels) else are_labels
+    labels += [Column(key, "folders", True, [key] == stated) for key in partition]
     group = choose("group", chosen, labels, file) if "group" in chosen else None
     return choose("image", chosen, images, file), choose("label", chosen, labels, file), group
 
@@ -315,13 +377,20 @@ def row_name(files: tuple[str, ...], ends: list[int], row: int) -> str:
 
 
 def labels_paths_groups(
-    file: Place, image: str, label: str, group: str | None
+    file: Place, partition: Mapping[str, Any], image: str, label: str, group: str | None
 ) -> tuple[list[Any], list[str | None], list[Any]]:
-    """The labels in a file, the paths of its images, or None, and the groups, [] without their column."""
+    """The labels of a file, the paths of its images, or None, and the groups, [] without their column."""
     kind = schema_of(file).field(image).type
-    labels = column_of(file, label).to_pylist()
-    groups = [] if group is None else column_of(file, group).to_pylist()
-    paths: list[str | None] = [None] * len(labels)
+    count = (
+        group_ends(file, stamp_of(file))[-1] if file.suffix == ".parquet" else map_file(file, stamp_of(file)).num_rows
+    )
+    paths: list[str | None] = [None] * count
+
+    def values(name: str) -> list[Any]:
+        return [partition[name]] * count if name in partition else column_of(file, name).to_pylist()
+
+    labels = values(label)
+    groups = [] if group is None else values(group)
     if arrow().types.is_struct(kind) and kind.get_field_index("path") >= 0:
         paths = arrow().compute.struct_field(column_of(file, image, ".path"), "path").to_pylist()
     return labels, paths, groups

@@ -3,18 +3,22 @@
     0, 1, 10        class indices: whole numbers, also those that pandas made floats (0.0, 10.0)
     cat, dog        class names, in Unicode's composed form (NFC), without surrounding spaces
     01, 02, 10      class names, if all are digits of one width
+    [cat, dog]      refused: lists in JSON or Python, and texts whose parts (by | ; or comma) are other labels
     True, False     two classes of these names; beside a list of two classes, its second and its first
-    no label        null, NaN, -1 among indices, and the texts of NO_LABEL, which pandas reads as NaN
+    no label        null, NaN, -1 among indices, the texts of NO_LABEL, which pandas reads as NaN, and no_label
 
 A list of classes (classes.txt, ClassLabel) decides first: if it names every text of a column, they are names, even
 `None` or `10`. Any other mixture is refused by row and value, because one stray text would turn all indices into names.
 """
 
+import ast
+import contextlib
 import dataclasses
+import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -35,6 +39,9 @@ INDEX = re.compile(r"([0-9]+)(\.0*)?")
 MINUS_ONE = re.compile(r"-1(\.0*)?")
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf(inity)?", re.IGNORECASE)
 DIGITS = re.compile(r"[0-9]+")
+UNLABELLED = frozenset({"nolabel", "unlabeled", "unlabelled", "unannotated"})
+"""Names without spaces, hyphens and letter case that programs give to images without a label: CVAT, FiftyOne."""
+LIST = "a list of labels (multi-label), where each image must have one class. Leave such rows out, or choose one label"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +100,15 @@ def read_labels(
         (common, _), *_, (odd, _) = times.most_common()
         example, key = (next(key for key in first if kind_of[key] == kind) for kind in (common, odd))
         other = f"{short(values[first[example]])} of {row(first[example])}"
-        cause = f"a {odd} among labels that are each a {common}, such as {other}. Write all of them alike"
+        cause = (
+            f"a {odd} among labels that are each a {common}, such as {other}. Correct it, or list all names of classes"
+            " in classes.txt in the folder of the data, one a line"
+        )
         raise refuse(key, cause)
 
     present = {meaning.value for meaning in meanings.values() if meaning.kind != MISSING.kind and meaning != NEGATIVE}
     if names is None:
-        ordered = sorted(present)
+        ordered = in_order(present)
         shown = tuple(str(value) for value in ordered)
         index = {value: i for i, value in enumerate(ordered)}
     else:
@@ -121,12 +131,26 @@ def together(values: Sequence[Any], names: tuple[str, ...] | None) -> list[Meani
     digits = {text for text in texts - NO_LABEL if DIGITS.fullmatch(text)}
     is_padded = any(len(text) > 1 and text[0] == "0" for text in digits) and len({*map(len, digits)}) == 1
     are_names = names or () if are_listed else digits if is_padded else ()
-    return [
-        Meaning("class name", class_name(value))
-        if isinstance(value, str) and class_name(value) in are_names
-        else alone(value)
-        for value in values
-    ]
+
+    def meaning(value: Any) -> Meaning:
+        text = class_name(value) if isinstance(value, str) else ""
+        if text in are_names and text:
+            return Meaning("class name", text)
+        return Meaning("misfit", LIST) if is_list(text, texts) else alone(value)
+
+    return [meaning(value) for value in values]
+
+
+def is_list(text: str, others: Set[str]) -> bool:
+    """True for a list in JSON or Python, and for parts that are labels of other rows."""
+    for read in (json.loads, ast.literal_eval) if text[:1] in ("[", "{", "(") else ():
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return isinstance(read(text), (list, dict, tuple, set))
+    # names may hold commas: "maillot, tank suit" is a class of ImageNet, as "maillot" is
+    return any(
+        mark in text and enough(part.strip() in others for part in text.split(mark) if part.strip())
+        for mark, enough in (("|", any), (";", any), (",", all))
+    )
 
 
 def alone(value: Any) -> Meaning:
@@ -145,7 +169,7 @@ def alone(value: Any) -> Meaning:
     if isinstance(value, str):
         return of_text(class_name(value))
     if isinstance(value, (list, tuple)):
-        return Meaning("misfit", "a list of labels (multi-label), where each image must have one class")
+        return Meaning("misfit", LIST)
     return Meaning("misfit", f"a {type(value).__name__}, where a class index or a class name must be")
 
 
@@ -163,7 +187,7 @@ def of_number(number: int) -> Meaning:
 
 def of_text(text: str) -> Meaning:
     """The meaning of a text by itself."""
-    if text in NO_LABEL:
+    if text in NO_LABEL or is_unlabelled(text):
         return MISSING
     match = INDEX.fullmatch(text)
     if match is not None and (match[1] == "0" or match[1][0] != "0"):
@@ -180,10 +204,27 @@ def class_name(text: str) -> str:
     return composed_name(text.strip())
 
 
+def is_unlabelled(name: str) -> bool:
+    """True for the name of a folder, or a text, by which programs say that images have no label."""
+    return plain_name(name) in UNLABELLED
+
+
+def plain_name(name: str) -> str:
+    """A name without letter case, spaces and hyphens."""
+    return re.sub(r"[\s_-]+", "", caseless_name(name))
+
+
+def in_order(classes: Iterable[Any]) -> list[Any]:
+    """Returns classes sorted by name, or by number if each is a whole number: 2 before 10."""
+    names = [*classes]
+    are_numbers = all(isinstance(name, str) and re.fullmatch("0|[1-9][0-9]*", name) for name in names)
+    return sorted(names, key=int if are_numbers else None)
+
+
 def note_alike(classes: Sequence[str]) -> None:
     """Notes classes whose names differ in letter case, spaces or hyphens alone."""
     first: dict[str, str] = {}
     for name in classes:
-        other = first.setdefault(re.sub(r"[\s_-]+", "", caseless_name(name)), name)
+        other = first.setdefault(plain_name(name), name)
         if other != name:
             note(f"{other} and {name} differ in letter case, spaces or hyphens alone: they are two classes")

@@ -2,20 +2,25 @@
 
 The structure decides before names do. A folder that holds images is a class, whatever its name: `train` beside `bus` is
 a class. A folder that holds only folders is a split if its name says one. Classes may hold splits: CLASS/train/IMAGE.
-Folders of other names that hold folders of the same names may be splits, classes (with years or cameras inside) or
-variants of one data set. They are refused with the question, which `?train=FOLDER&test=FOLDER` or `?folders=classes`
-answers.
+
+Where class folders hold folders alone, the innermost ones are the classes, named by their paths: a/abbey, b/bar/inner.
+If they have the same names, the outer ones may be splits, classes (with years or cameras inside) or variants of one
+data set. They are refused with the question, which `?train=FOLDER&test=FOLDER` or `?folders=classes` answers. Folders
+whose name says that images have no label, such as no_label, are left out.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from functools import partial
 from urllib.parse import quote
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import caseless_name, composed_name
-from tangent_jax.data.left_out import leave_out
+from tangent_jax.data.labels import in_order, is_unlabelled
+from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.sources import SUFFIXES
 from tangent_jax.data.splits import one_name_each, split_of_name
+from tangent_jax.io.records import first_names
 
 SYSTEM_NAMES = (
     *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "system volume information", "$recycle.bin", "recycler"),
@@ -39,7 +44,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """Explicit options: the folder of each split, or that the outermost folders are classes.
+    """Explicit options: the folder of each split, and that the outermost folders are classes.
 
     Attributes:
         group: The pattern of an image's group in its name, if there are groups.
@@ -51,7 +56,7 @@ class Asked:
 
     def joined(self) -> "Asked":
         """The options once the folder of each split has been moved to a folder of the split's name."""
-        return Asked({split: split for split in self.folders})
+        return Asked({split: split for split in self.folders}, self.classes)
 
 
 class Tree:
@@ -76,6 +81,11 @@ class Tree:
         """Returns True for a folder that holds folders of images, and no image itself."""
         return folder in self.holding and folder not in self.direct
 
+    def innermost(self, folder: str) -> list[str]:
+        """Returns the innermost folders below a folder, sorted; a folder that holds images is one."""
+        inner = [] if folder in self.direct else sorted(self.inner.get(folder, set()))
+        return [leaf for path in inner for leaf in self.innermost(path) or [path]]
+
 
 def around(name: str) -> list[str]:
     """Returns the folders around a file or folder, the innermost first, and "" last."""
@@ -89,10 +99,7 @@ def last(folder: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Returns True for a hidden file, a file in a hidden folder, and files that systems add.
-
-    A placeholder of iCloud is not hidden: .IMG_1.jpg.icloud stands for an image that is not downloaded.
-    """
+    """Returns True for hidden files and folders, and those that systems add; not for iCloud's .IMG_1.jpg.icloud."""
     *folders, own = name.split("/")
     is_dotted = own.startswith(".") and not own.lower().endswith(".icloud")
     is_of_system = any(part in SYSTEM_NAMES for part in name.lower().split("/"))
@@ -105,21 +112,37 @@ def layout(names: Sequence[str], folders: Sequence[str], where: object, asked: A
     Raises:
         InputError: A structure that may be read in two ways.
     """
-    shown = [name for name in names if not is_hidden(name)]
-    tree = Tree(shown, [folder for folder in folders if not is_hidden(folder)])
+    bare = {
+        path for path in {*folders, *(path for name in names for path in around(name))} if is_unlabelled(last(path))
+    }
+    shown = [name for name in names if not is_hidden(name) and bare.isdisjoint(around(name))]
+    tree = Tree(shown, [path for path in folders if not is_hidden(path) and bare.isdisjoint((path, *around(path)))])
     split_folders: dict[str, str] = {}
     if asked.folders:
         split_folders = chosen_folders(tree, asked.folders, where)
     elif not asked.classes:
         split_folders = find_splits(tree, outermost(tree), where)
+    if asked.folders:
+        outer = "&folders=classes after the folders"
+    else:
+        named = [f"{split}={quote(folder)}" for split, folder in split_folders.items()]
+        outer = f"folder:{where}?{'&'.join([*named, 'folders=classes'])}"
     if split_folders:
         roots = {split: inside_wrappers(tree, folder) for split, folder in split_folders.items()}
-        class_folders = labelled({split: classes_in(tree, root) for split, root in roots.items()})
     else:
-        inside = {} if asked.classes else splits_in_classes(tree, outermost(tree), where)
-        class_folders = inside or {"": classes_in(tree, outermost(tree))}
+        roots = {"": outermost(tree)}
+    inside = {} if split_folders or asked.classes else splits_in_classes(tree, roots[""], where)
+    found_in = (
+        outer_folders
+        if asked.classes
+        else partial(classes_in, where=where, outer=outer, has_splits=bool(split_folders))
+    )
+    class_folders = inside or labelled({split: found_in(tree, root) for split, root in roots.items()})
     found = read_classes(tree, class_folders)
-    say_left_out(names, tree, found, class_folders)
+    inner = [name for name in found.classes if "/" in name]
+    if inner:
+        note(f"the classes are the {len(inner)} innermost folders, such as {inner[0]}; the outer ones are, by {outer}")
+    say_left_out(names, tree, found, class_folders, bare)
     for split, images in found.images.items():
         if not images:
             raise InputError(f"every split of {where} must have images; there are none in {split or 'it'}. Add some")
@@ -174,32 +197,27 @@ def find_splits(tree: Tree, root: str, where: object) -> dict[str, str]:
     classes = {caseless_name(last(folder)) for folder in direct}
 
     # images directly in train are in no class; classes beside a split may be those of train
-    flat = any(split_of_name(last(folder)) == "train" for folder in direct)
-    is_flat = flat and "train" not in found and bool(found or (named and len(tops) > 1))
-    if is_flat or (found and "train" not in found and direct):
-        raise unclear(tops, where)
+    flat = [folder for folder in direct if split_of_name(last(folder)) == "train"]
+    if flat and "train" not in found and (found or (named and len(tops) > 1)):
+        raise InputError(
+            f"the images of {where}/{flat[0]} must lie in a folder for each class; they lie in it directly. Move them"
+            f" to {flat[0]}/CLASS, or list them in a CSV of path,label"
+        )
+    if found and "train" not in found and direct:
+        raise InputError(
+            f"the classes of {where} must all lie in folders of splits, or none; {first_names([*map(last, direct)])}"
+            f" lie beside {' and '.join(map(last, found.values()))}. Move them to train, or if all are classes, write"
+            f" folder:{where}?folders=classes"
+        )
     if found:
         bare = [folder for folder in sorted(tree.inner[root] - tree.holding) if split_of_name(last(folder))]
         return {**{str(split_of_name(last(folder))): folder for folder in bare}, **found}
 
     inner = [{caseless_name(last(folder)) for folder in tree.folders(inside_wrappers(tree, path))} for path in nested]
-    alike = any(one & other for place, one in enumerate(inner) for other in inner[:place])
-    if alike and not direct and not splits_in_classes(tree, root, where):
-        raise unclear(nested, where)
     copies = [folder for folder, one in zip(nested, inner, strict=True) if one and one <= classes]
     for folder in copies:
         tree.inner[root].discard(folder)  # Kaggle's archives hold their whole tree again in a folder inside it
     return {}
-
-
-def unclear(tops: Sequence[str], where: object) -> InputError:
-    """Returns the refusal of folders that may be splits, classes, or variants of one data set."""
-    train, test = (quote(folder) for folder in tops[:2])
-    return InputError(
-        f"{where} holds {', '.join(map(last, tops[:5]))}, and it is not clear which are splits of class folders: if all"
-        f" are splits, write folder:{where}?train={train}&test={test}; if they are classes,"
-        f" folder:{where}?folders=classes; if each is a whole data set, name one, such as folder:{where}/{tops[0]}"
-    )
 
 
 def splits_in_classes(tree: Tree, root: str, where: object) -> dict[str, dict[str, str]]:
@@ -221,9 +239,48 @@ def splits_in_classes(tree: Tree, root: str, where: object) -> dict[str, dict[st
     return found
 
 
-def classes_in(tree: Tree, root: str) -> dict[str, str]:
+def outer_folders(tree: Tree, root: str) -> dict[str, str]:
     """Returns the name of the class of each folder in the folder of a split, empty ones too."""
     return {path: class_name(path) for path in sorted(tree.inner.get(root, set()))}
+
+
+def classes_in(tree: Tree, root: str, where: object, outer: str, has_splits: bool) -> dict[str, str]:
+    """Returns the name of the class of each class folder in the folder of a split, empty ones too.
+
+    Args:
+        outer: The specification, or its end, by which the outer folders are the classes.
+
+    Raises:
+        InputError: Folders that may be classes or something else.
+    """
+    tops = tree.folders(root)
+    nested = [path for path in tops if tree.nested(path)]
+    if not nested:
+        return outer_folders(tree, root)
+    shown = first_names([*map(last, tops)])
+    mixed = [path for path in sorted(tree.direct) if root in around(path) and tree.folders(path)]
+    if mixed:
+        raise InputError(
+            f"the folders in {shown} of {where} must hold images or folders alone, to be classes; {mixed[0]} holds"
+            f" both. Move its images to a folder in it, or make {shown} the classes: write {outer}"
+        )
+    if len(nested) < len(tops):
+        note(f"folders in class folders belong to the class, such as those of {nested[0]}")
+        return outer_folders(tree, root)
+    inner = [{caseless_name(last(path)) for path in tree.folders(inside_wrappers(tree, top))} for top in nested]
+    if all(len(one) == 1 and one == inner[0] for one in inner):  # CLASS/images/IMAGE, as in Tiny ImageNet
+        return outer_folders(tree, root)
+    if any(one & other for place, one in enumerate(inner) for other in inner[:place]):
+        train, test = (quote(folder) for folder in nested[:2])
+        others = (
+            f"; if they are splits, folder:{where}?train={train}&test={test}; if each is a whole data set, name one,"
+            f" such as folder:{where}/{nested[0]}"
+        )
+        raise InputError(
+            f"the classes of {where} must be clear; its {shown} hold folders of the same names: if they are classes,"
+            f" write {outer}{'' if has_splits else others}"
+        )
+    return {path: composed_name(path[len(root) + 1 if root else 0 :]) for path in tree.innermost(root)}
 
 
 def labelled(class_folders: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -244,7 +301,7 @@ def class_name(folder: str) -> str:
 def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]]) -> Layout:
     """Returns the layout of class folders, the name of each by split."""
     name_of = {path: name for names in class_folders.values() for path, name in names.items()}
-    classes = tuple(sorted({*name_of.values()}))
+    classes = tuple(in_order({*name_of.values()}))
     index = {name: place for place, name in enumerate(classes)}
     class_of = {path: index[name] for path, name in name_of.items()}
     images: dict[str, list[tuple[str, int]]] = {split: [] for split in sorted(class_folders)}
@@ -258,27 +315,34 @@ def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]]) -> 
 
 
 def say_left_out(
-    names: Sequence[str], tree: Tree, found: Layout, class_folders: Mapping[str, Mapping[str, str]]
+    names: Sequence[str], tree: Tree, found: Layout, class_folders: Mapping[str, Mapping[str, str]], bare: Set[str]
 ) -> None:
     """Records the files that are not read: first those of classes without an image, which a refusal is about."""
     name_of = {path: name for several in class_folders.values() for path, name in several.items()}
     used = {name for rows in found.images.values() for name, _ in rows}
-    left: dict[tuple[str, str, str], list[str]] = {}
+    left: dict[tuple[bool, str, str], list[tuple[str, str]]] = {}
     for name in names:
         path = next((folder for folder in around(name) if folder in name_of), "")
-        top = name.rpartition("/")[0].split("/")[0]
         if name in used or name == "manifest.json" or "__MACOSX" in name.split("/"):  # every zip of macOS has one
             continue
+        is_of_empty_class, of, things = False, "", "files"
+        unlabelled = [folder for folder in around(name) if folder in bare]
+        is_image = name.lower().endswith(SUFFIXES)
         if is_hidden(name):
-            key = ("", "files", "hidden, or added by the system")
-        elif name.lower().endswith(SUFFIXES):
-            key = (top, "images", "in no class folder of a split")
+            why = "hidden, or added by the system"
+        elif is_image and unlabelled:
+            of, things = unlabelled[-1], "images"
+            why = "without a label by their folder's name (rename it to keep them)"
+        elif is_image:
+            of, things, why = name.rpartition("/")[0].split("/")[0], "images", "in no class folder of a split"
         else:
-            empty_class = name_of[path] if path and path not in tree.holding else ""
-            key = (empty_class, "files", f"no images by their names ({suffix_of(name)})")
-        left.setdefault(key, []).append(name)
-    for (of, things, why), several in sorted(left.items(), key=lambda item: not (item[0][0] and item[0][1] == "files")):
-        leave_out(things, why, len(several), several[0], of)
+            is_of_empty_class = bool(path) and path not in tree.holding
+            of = name_of[path] if is_of_empty_class else ""
+            why = f"no images by their names ({suffix_of(name)})"
+        left.setdefault((not is_of_empty_class, things, why), []).append((of, name))
+    for (_, things, why), several in sorted(left.items(), key=lambda item: item[0][0]):
+        folders = dict.fromkeys(of for of, _ in several if of)
+        leave_out(things, why, len(several), several[0][1], first_names([*folders]))
 
 
 def suffix_of(name: str) -> str:

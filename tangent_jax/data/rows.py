@@ -18,10 +18,11 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import caseless_name
 from tangent_jax.data.labels import note_alike, read_labels
 from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.sources import Dataset, Examples, pick
-from tangent_jax.data.splits import one_name_each, split_of_name
+from tangent_jax.data.splits import SPELLINGS, one_name_each, split_of_name
 from tangent_jax.io.paths import Place
 from tangent_jax.io.records import first_names, short
 
@@ -140,6 +141,11 @@ def check_labels(rows: Rows, classes: Sequence[str], splits: dict[str, Examples]
     count = sum(map(len, splits.values()))
     if not count:
         raise InputError(f"a row of {rows.path} must have a label; none of its {len(rows.names)} rows has one")
+    if rows.classes is None and {*map(caseless_name, classes)} <= {*SPELLINGS}:
+        raise InputError(
+            f"the labels of {rows.path} must be classes; they are names of splits, {first_names(classes)}."
+            " ?label=COLUMN chooses another column, and ?split=COLUMN reads this one"
+        )
     if rows.classes is None and count == len(classes) > 1 and {"", "train"} & {*splits}:
         raise InputError(
             f"a class of {rows.path} must have several images; each of its {count} rows has a label of its own, such as"

@@ -10,11 +10,14 @@ import numpy as np
 from jaxtyping import Int
 
 from tangent_jax.core.checks import InputError, finite_number, whole_number
-from tangent_jax.core.names import normal_name, other_spellings
+from tangent_jax.core.names import caseless_name, normal_name, other_spellings
 from tangent_jax.core.owners import Owner
 from tangent_jax.data.columns import options
 from tangent_jax.io.paths import passing_copy
 from tangent_jax.io.records import read_text, short
+
+FILES = ("file", "path", "image", "filename", "file_name")
+"""Names of the column of files in a CSV of owners."""
 
 
 def uniform(count: int, shards: int, seed: int) -> list[Int[np.ndarray, "_"]]:
@@ -97,7 +100,8 @@ def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[Owner]:
 def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     r"""The owner of each file in a CSV of file,owner, in one spelling; a header is allowed.
 
-    A CSV of more columns has a header, with columns `file` and `owner`, or `FILE?file=COLUMN&owner=COLUMN` names them.
+    A header says which column is which: `owner`, and file, path, image, filename or file_name. A CSV of more than two
+    columns has one; `FILE?file=COLUMN&owner=COLUMN` names columns of other names.
     Names have their normal form (NFC), so that a file is found whatever system wrote its name.
 
     Raises:
@@ -139,22 +143,33 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
 
 
 def file_and_owner(where: str, rows: Sequence[Sequence[str]], chosen: Mapping[str, str]) -> list[list[str]]:
-    """The cells of two columns, a line each: the chosen ones, those of this name in the header, or the only two.
+    """The cells of two columns, a line each: the chosen ones, those that the header names, or the only two.
 
-    >>> tj.shards.file_and_owner("who.csv", [["id", "file", "owner"], ["7", "1.png", "bob"]], {})
+    >>> tj.shards.file_and_owner("who.csv", [["owner", "path"], ["bob", "1.png"]], {})
     [['1.png', 'bob']]
     """
     header = rows[0] if rows else []
-    if len(header) <= 2 and not chosen and all(len(row) <= 2 for row in rows):
+    words = [*map(caseless_name, header)]
+    files = [header.index(chosen["file"])] if chosen.get("file") in header else _places_of(words, FILES)
+    owners = [header.index(chosen["owner"])] if chosen.get("owner") in header else _places_of(words, ("owner",))
+    if len(header) == 2 and len(files) + len(owners) == 1:  # the other one
+        files = files or [1 - owners[0]]
+        owners = owners or [1 - files[0]]
+    are_two = not chosen and all(len(row) <= 2 for row in rows)
+    if are_two and not files and not owners:
         return [[*row] for row in rows]
-    names = [chosen.get("file", "file"), chosen.get("owner", "owner")]
-    if any(header.count(name) != 1 for name in names):
+    are_named = all(name in header for name in chosen.values())
+    if not are_named or len(files) != 1 or len(owners) != 1:
         raise InputError(
             f"{where} must have two columns, file and owner; its first line is {short(','.join(header))}. Say which"
             f" columns are meant: {where}?file=COLUMN&owner=COLUMN"
         )
-    places = [header.index(name) for name in names]
-    return [[row[place] for place in places if place < len(row)] for row in rows[1:]]
+    return [[row[place] for place in (files[0], owners[0]) if place < len(row)] for row in rows[1:]]
+
+
+def _places_of(words: Sequence[str], names: Sequence[str]) -> list[int]:
+    """The places of the words that are among some names."""
+    return [place for place, word in enumerate(words) if word in names]
 
 
 def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[Owner | None]:

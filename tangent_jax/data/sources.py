@@ -100,7 +100,7 @@ class Examples:
         if missing:
             raise InputError(
                 f"?group must give each training image of {where} a group; it gives none to {len(missing)} of"
-                f" {len(self)}, such as {self.names[missing[0]]}. Mend the column or the pattern"
+                f" {len(self)}, such as {self.names[missing[0]]}. Correct the column or the pattern"
             )
         return dataclasses.replace(self, groups=tuple(groups))
 

@@ -7,7 +7,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -21,7 +21,8 @@ SPELLINGS: dict[str, str] = {
     **dict.fromkeys(("validation", "validate", "val", "valid", "dev", "development"), "validation"),
     **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation", "holdout"), "test"),
 }
-"""Words that name a split. `trainval` is the union of both, which its authors train on."""
+"""Words that name a split. `trainval` or `train_val` is the union of both, which its authors train on."""
+TRAIN_AND_VALIDATION = r"train(ing)?[\W_]+(and[\W_]+)?(val|valid|validation|dev)(?![a-rt-z])"
 ENDINGS = ("set", "data", "split", "images", "imgs", "img", "dataset")  # trainset is train
 YES = ("true", "1", "1.0", "yes", "y", "t")
 NO = ("false", "0", "0.0", "no", "n", "f")
@@ -34,7 +35,8 @@ def split_of_name(name: str) -> str | None:
         InputError: A name with words of two splits.
     """
     apart = re.sub("(?<=[a-z])(?=[A-Z])", " ", composed_name(name))
-    splits = {SPELLINGS[word] for word in map(spelling, re.split(r"[\W\d_]+", caseless_name(apart))) if word}
+    both = re.sub(TRAIN_AND_VALIDATION, "trainval", caseless_name(apart))
+    splits = {SPELLINGS[word] for word in map(spelling, re.split(r"[\W\d_]+", both)) if word}
     if len(splits) > 1:
         raise InputError(f"A name must say one split, and {name} says {' and '.join(sorted(splits))}: rename it")
     return splits.pop() if splits else None
@@ -96,11 +98,12 @@ def split_of(file: str, stem: Callable[[str], str]) -> tuple[str, tuple[str, ...
 
 
 def by_split(
-    root: Place, files: Sequence[Any], stem: Callable[[str], str], listed_by_user: bool = False
+    root: Place, files: Mapping[Any, str], stem: Callable[[str], str], listed_by_user: bool = False
 ) -> dict[str, list[Any]]:
-    """The files of each split, by their names below `root`, sorted; files of no split are left out beside others.
+    """The files of each split, by their names, in their order; files of no split are left out beside others.
 
     Args:
+        files: The name below `root` of each file.
         stem: The name of a series of files, without what tells its files apart.
         listed_by_user: The user named the files one by one, or by a pattern.
 
@@ -110,8 +113,8 @@ def by_split(
     groups: dict[str, list[Any]] = {}
     around: set[str] = set()
     names: set[str] = set()
-    for file in files:
-        split, folders, name = split_of(str(file.relative_to(root)), stem)
+    for file, relative in files.items():
+        split, folders, name = split_of(relative, stem)
         groups.setdefault(split, []).append(file)
         if split:
             around.add("/".join(folders) or ".")
@@ -121,5 +124,5 @@ def by_split(
     if not listed_by_user:
         one_name_each(names, root)
     unnamed = groups.pop("") if len(groups) > 1 and "" in groups else []
-    leave_out("files", "of no split", len(unnamed), str(unnamed[0].relative_to(root)) if unnamed else "")
+    leave_out("files", "of no split", len(unnamed), files[unnamed[0]] if unnamed else "")
     return groups

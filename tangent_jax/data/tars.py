@@ -52,7 +52,7 @@ MOST_JSON = 1 << 20  # bytes
 LONGEST = 256  # the most bytes, or letters, of a label
 BLOCK = 512  # bytes of a block; a block of zeros closes a tar
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip
-FORMAT = 2  # of the lists in the index
+FORMAT = 3  # of the lists in the index
 ENDINGS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
 LABELS = ("cls", "label", "class", "cls2")
 TEXTS = ("txt", "text")
@@ -89,7 +89,7 @@ def tars(where: str) -> Rows:
     """The rows of webdataset's tars."""
     pattern, chosen = options(where, "wds:PATH", ("image", "label", "group"))
     root, found, is_pattern = match_tars(pattern)
-    groups = by_split(root, found, series_of, is_pattern)
+    groups = by_split(root, {file: str(file.relative_to(root)) for file in found}, series_of, is_pattern)
     files = tuple(file for group in groups.values() for file in group)
     splits = [split for split, group in groups.items() for _ in group]
     with progress_bar(len(files), "tar") as bar:
@@ -98,6 +98,11 @@ def tars(where: str) -> Rows:
     place_of = [place for place, listing in enumerate(listings) for _ in listing.samples]
     samples = [sample for listing in listings for sample in listing.samples]
 
+    if not any(sample.labels for sample in samples) and any("/" in sample.key for sample in samples):
+        raise InputError(
+            f"the tars of {root} must hold labels, as KEY.cls, KEY.json or KEY.txt; they hold none. If their folders"
+            " are classes, unpack them, and open the folder as folder:PATH"
+        )
     extension = choose_image(samples, chosen, root)
     label = choose_label(samples, chosen, root)
     group = choose_label(samples, chosen, root, "group") if "group" in chosen else None
@@ -136,22 +141,19 @@ def note_members(files: Sequence[Place], listings: Sequence[Listing]) -> None:
 
 def choose_label(samples: Sequence[Sample], chosen: Mapping[str, str], root: Place, kind: str = "label") -> str:
     """The field of the labels (or groups, `kind`): the chosen one, KEY.cls, or the only one of its rank."""
-    fields = sorted({field for sample in samples for field in sample.labels})
-    ranks = [
-        [field for field in fields if field == "cls"],
-        [field for field in fields if field.rpartition(".")[2] not in (*TEXTS, *NUMBERS)],
-        [field for field in fields if field.rpartition(".")[2] in TEXTS],
-        [],
-    ]
-    stated = next((rank for rank in ranks if rank), [])
     kinds: dict[str, set[str]] = {}
     for sample in samples:
         for field, label in sample.labels.items():
             kinds.setdefault(field, set()).add(KINDS[type(label)])
+    last = {field: field.rpartition(".")[2] for field in kinds}
+    are_texts = {*last.values()} <= {*TEXTS, *NUMBERS}  # captions, unless there is nothing else
     columns = []
-    for field in fields:
+    for field in sorted(kinds):
+        is_of_rank = (
+            field == "cls" if "cls" in kinds else last[field] not in NUMBERS and (are_texts or last[field] not in TEXTS)
+        )
         is_plain_label = kinds[field] <= {"whole numbers", "texts", "null"}
-        fits = "lists" not in kinds[field] and (kind in chosen or (field in stated and is_plain_label))
+        fits = "lists" not in kinds[field] and (kind in chosen or (is_of_rank and is_plain_label))
         columns.append(Column(field, " and ".join(sorted(kinds[field])), fits))
     return choose(kind, chosen, columns, root)
 
@@ -199,7 +201,7 @@ def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
     if missing:
         raise InputError(
             f"all tars of {pattern} must be there; {len(missing)} are not, such as {missing[0]}. Fetch them, or name"
-            " those that are there"
+            " the existing ones"
         )
     return root, [*dict.fromkeys(files)], True
 
@@ -290,7 +292,7 @@ def add_member(
     samples: dict[str, Sample], others: Counter[str], member: tarfile.TarInfo, content: Any, file: Place
 ) -> None:
     """Adds a member to its sample, or counts it among the others."""
-    folder, slash, name = member.name.rpartition("/")
+    folder, slash, name = member.name.removeprefix("./").rpartition("/")
     stem, _, extension = name.partition(".")
     extension = extension.lower()
     last = extension.rpartition(".")[2]

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.columns import Column, as_groups, choose, options
+from tangent_jax.data.columns import Column, as_groups, choose, classes_beside, options
 from tangent_jax.data.left_out import note
 from tangent_jax.data.rows import Rows
 from tangent_jax.io.files import expand_path
@@ -76,7 +76,7 @@ def rows_of(package: Any, folder: Path, name: str, chosen: Mapping[str, str]) ->
         [split for split, _ in places],
         [plain(sources[split][i][label]) for split, i in places],
         partial(read_record, sources, places, image),
-        classes=[title.strip() for title in features[label].names] if is_listed else None,
+        classes=[title.strip() for title in features[label].names] if is_listed else classes_beside(folder),
         groups=None if group is None else as_groups([plain(sources[split][i][group]) for split, i in places]),
     )
 
@@ -88,7 +88,7 @@ def version_folder(text: str, data_dir: str) -> Path:
     """The folder of the version that a name means; notes what was chosen of several.
 
     Raises:
-        InputError: It lists the versions that are there, if the name means none of them.
+        InputError: It lists the existing versions, if the name means none of them.
     """
     match = NAME.fullmatch(text)
     if match is None:

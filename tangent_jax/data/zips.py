@@ -33,7 +33,9 @@ class Archive(zipfile.ZipFile):
             if "\\" in name:
                 name = name.replace("\\", "/")
                 self.changed.setdefault("backslashes in names are read as slashes", name)
-            self.member_of[name] = info.filename
+            name = name.removeprefix("./")
+            if name:
+                self.member_of[name] = info.filename
 
     def __reduce__(self) -> tuple:
         return open_zip, (self.place,)

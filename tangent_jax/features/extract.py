@@ -76,6 +76,10 @@ class Cache:
             raise InputError(
                 f"the folder of a cache must be one folder; got {self.folder}. If its name has a comma, create it first"
             )
+        if not str(self.path).isprintable():  # a provenance names the folder, once all is trained
+            raise InputError(
+                f"the folder of a cache must have only characters that show; got {str(self.path)!r}. Name another one"
+            )
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"the folder of a cache must be a folder; got the file {self.path}. Choose another folder")
 

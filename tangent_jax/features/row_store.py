@@ -71,7 +71,8 @@ class RowStore:
         """Gives each image a place in the folder. Rows that were altered are missing from now on.
 
         Raises:
-            OSError: If the disk has no room for new rows; on a read-only disk, if images have no place.
+            OSError: If the disk has no room for new rows.
+            InputError: If this user cannot write the folder, and images have no place in it.
         """
         try:
             make_private(self.folder)
@@ -86,8 +87,13 @@ class RowStore:
                     self.add_places()
         except OSError as error:
             self.find_places()
-            if error.errno not in READ_ONLY or not (self.places >= 0).all() or not self.is_unaltered():
+            if error.errno not in READ_ONLY:
                 raise
+            if (self.places < 0).any() or not self.is_unaltered():
+                raise InputError(
+                    f"the folder of a cache must be one that this user can write; got {self.folder}: {error.strerror}."
+                    " Name another one, as by tj.Cache(FOLDER)"
+                ) from error
 
     def erase_damaged(self) -> None:
         """Erases the rows whose lines cannot be read, as a removal could not find them."""

@@ -48,7 +48,9 @@ def cluster(environment: Mapping[str, str]) -> str | None:
     described = {
         "slurm": is_slurm and count("SLURM_NTASKS") > 1,
         "gketpu": "," in environment.get("TPU_WORKER_HOSTNAMES", environment.get("TPU_PROCESS_ADDRESSES", "")),
-        "gcetpu": environment.get("JAX_PLATFORMS", "") != "cpu" and find_spec("libtpu") is not None,
+        "gcetpu": environment.get("JAX_PLATFORMS", "") != "cpu"
+        and find_spec("libtpu") is not None
+        and "TPU_SKIP_MDS_QUERY" not in environment,  # which JAX sets where it finds no TPU
     }
     return next((name for name, there in described.items() if there), None)
 

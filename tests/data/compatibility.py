@@ -20,8 +20,9 @@ from PIL import Image
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from data import layouts  # noqa: E402
 from data.folder_layouts import FOLDER_LAYOUTS  # noqa: E402
-from data.layouts import IMAGE, as_parquet, as_saved, as_tar  # noqa: E402
+from data.layouts import IMAGE, as_parquet, as_saved, as_tar, write_partitions  # noqa: E402
 from data.tiny_tfds import place  # noqa: E402
 
 from tangent_jax.core.checks import InputError  # noqa: E402
@@ -170,6 +171,11 @@ def saved(root: Path) -> str:
     return f"hf:{root}"
 
 
+def partitioned(root: Path) -> str:
+    """Parquet whose folders are columns."""
+    return write_partitions(root, [layouts.Row("test" if i > 3 else "train", "ab"[i % 2], png(i)) for i in range(6)])
+
+
 BOTH = ["train.parquet", "test.parquet"]
 NAMES = {"image": IMAGE, "label": {"names": ["a", "b", "c"], "_type": "ClassLabel"}}
 HUB = {
@@ -187,6 +193,7 @@ HUB = {
     "labels that are Booleans": parquet(BOTH, [True, False] * 3),
     "labels in string_view, of polars": parquet(BOTH, pa.array(["a", "b"] * 3, pa.string_view())),
     "labels in a dictionary": parquet(BOTH, pa.array(["a", "b"] * 3).dictionary_encode()),
+    "split=train/label=a/0.parquet, of pandas and Spark": partitioned,
     "labels with fractions": parquet(BOTH, [0.25, 1.0] * 3),
     "lists of labels": parquet(BOTH, [[0, 1]] * 6),
     "indices beside a name": parquet(BOTH, ["0", "1", "0", "cat", "0", "1"]),

@@ -31,6 +31,12 @@ FOLDER_LAYOUTS = {
     "splits inside classes": [f"{name}/{split}/1.png" for name in ("cat", "dog") for split in SPLIT],
     "years inside classes": [f"{name}/{year}/1.png" for name in ("cat", "dog") for year in (2022, 2023)],
     "folders of other names inside classes": [f"{name}/{name}{i}/1.png" for name in ("cat", "dog") for i in range(9)],
+    "folders of letters around classes (SUN397)":
+        [f"{name}/{i}.png" for name in ("a/abbey", "a/bar/indoor", "b/beach") for i in range(2)],
+    "one folder in each class (Tiny ImageNet)": [f"train/{name}/images/{i}.png" for name in "ab" for i in range(2)],
+    "images beside folders inside classes": ["cat/1/1.png", "cat/2/1.png", "dog/1.png", "dog/a/1.png", "emu/3/1.png"],
+    "images without a label (CVAT)": [*both("train/", "test/"), "train/no_label/1.png", "train/no_label/2.png"],
+    "numbered classes": [f"{split}/{number}/1.png" for split in SPLIT for number in (0, 1, 2, 10)],
     "folds, sites or parts": both("part1/", "part2/"),
     "variants of one data set": both("p/color/", "p/gray/"),
     "a training folder alone": [f"train/{name}/{i}.png" for name in ("cat", "dog") for i in range(9)],

@@ -2,8 +2,10 @@
 
 import io
 import json
+import re
 import tarfile
 from collections import namedtuple
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -65,11 +67,18 @@ def as_tar(path, members):
     return path
 
 
-def refused(spec, match):
-    """Asserts that a specification is refused in one line."""
-    with pytest.raises(InputError, match=match) as error:
+def refusal(spec):
+    """The one line by which a specification is refused."""
+    with pytest.raises(InputError) as error:
         open_dataset(str(spec))
     assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def refused(spec, match):
+    """Asserts that a specification is refused in one line that says this."""
+    words = refusal(spec)
+    assert re.search(match, words), words
 
 
 # One data set in every format
@@ -109,6 +118,16 @@ def write_csv(root, rows):
     return f"csv:{root}/set.csv"
 
 
+def write_json_lines(root, rows):
+    cells = [
+        {"path": f"./{i}.png", "label": row.label, "split": row.split, "who": row.group} for i, row in enumerate(rows)
+    ]
+    for i, row in enumerate(rows):
+        (root / f"{i}.png").write_bytes(row.image)
+    (root / "set.jsonl").write_text("".join(f"{json.dumps(cell)}\n" for cell in cells))
+    return f"csv:{root}/set.jsonl"
+
+
 def columns_by_split(rows):
     """(split, columns, features) of the rows of each split, as a table has them."""
     classes = sorted({row.label for row in rows if row.label})
@@ -122,6 +141,16 @@ def columns_by_split(rows):
 def write_parquet(root, rows):
     for split, columns, features in columns_by_split(rows):
         as_parquet(root / f"data/{split}-00000-of-00001.parquet", columns, features)
+    return f"hf:{root}"
+
+
+def write_partitions(root, rows):
+    """As pandas and Spark write them: the columns of split and label are folders."""
+    for place in dict.fromkeys((row.split, row.label) for row in rows):
+        own = [row for row in rows if (row.split, row.label) == place]
+        label = quote(place[1], safe="") if place[1] else "__HIVE_DEFAULT_PARTITION__"
+        columns = {"image": [row.image for row in own], "who": [row.group for row in own], "width": [8] * len(own)}
+        as_parquet(root / f"split={quote(place[0])}/label={label}/0.parquet", columns, {"image": IMAGE})
     return f"hf:{root}"
 
 
@@ -142,7 +171,14 @@ def write_tars(root, rows):
 
 
 NAMED = {"folder": write_folder, "zip": write_zip, "manifest": write_manifest}
-TABLES = {"csv": write_csv, "parquet": write_parquet, "arrow": write_arrow, "tars": write_tars}
+TABLES = {
+    "csv": write_csv,
+    "json lines": write_json_lines,
+    "parquet": write_parquet,
+    "partitions": write_partitions,
+    "arrow": write_arrow,
+    "tars": write_tars,
+}
 FORMATS = NAMED | TABLES
 """The specification of rows that are written below a folder, by format; add a format here. NAMED: its names say all."""
 

@@ -1,10 +1,11 @@
 """A CSV of images: separators, encodings, paths, labels and splits as people's programs write them."""
 
 import pytest
-from data.layouts import refused
+from data.layouts import refusal, refused
 from photos import write
 
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.shards import every_owner
 
 
 def test_csv_columns_are_chosen(tmp_path):
@@ -15,7 +16,7 @@ def test_csv_columns_are_chosen(tmp_path):
     (tmp_path / "l.csv").write_text("\ufeff" + "\n".join(["file,place,kind", *rows]))
     refused(
         f"csv:{tmp_path}/l.csv",
-        r"must name one column path and label; it is .file,place,kind.. .*write \?image=COLUMN&label=COLUMN",
+        r"must name one column path and label; it names file, place, kind. Write \?image=COLUMN&label=COLUMN",
     )
     dataset = open_dataset(f"csv:{tmp_path}/l.csv?image=file&label=kind")
     assert (dataset.classes, sum(map(len, dataset.splits.values()))) == (("x", "y", "z"), 30)
@@ -76,13 +77,66 @@ def test_blank_columns_and_lines_are_not_read(tmp_path):
     assert sum(sizes(open_dataset(spec)).values()) == 6
     refused(
         listing(tmp_path, table(rows=["a/0.png,x,train", "a/1.png,y"])),
-        "must have 3 entries, as its header; line 3 has 2",
+        "must have 3 entries, as its first line; line 3 has 2",
     )
     refused(
         listing(tmp_path, table(rows=["a/0.png,x,train,z"])), "line 2 has 4. An entry that holds the separator ',' must"
     )
     dataset = open_dataset(listing(tmp_path, table() + "\n,x,train"))
     assert dataset.remarks == ("left out 1 row: without a path, such as line 8",)
+
+
+# Lists without a header
+
+
+@pytest.mark.parametrize(
+    ("row", "header"),
+    [
+        ("{split},a/{i}.png,{kind}", "split,path,label"),  # Vertex AI
+        ("a/{i}.png {n}", "path label"),  # Caffe, mmpretrain, PaddleClas
+        ("a/{i}.png  {kind} ", "path label"),
+        ("{n} a/{i}.png", "label path"),
+        ("a/{i}.png\t{n}", "path\tlabel"),
+        ("{kind};a/{i}.png;{SPLIT}", "label;path;split"),
+    ],
+)
+def test_a_missing_header_is_said(tmp_path, row, header):
+    """The line that the refusal gives is the header."""
+    splits = ["training", "UNASSIGNED", "validation", "training", "training", "validation"]
+    rows = [row.format(i=i, n=i % 2, kind="xy"[i % 2], split=s, SPLIT=s.upper()) for i, s in enumerate(splits)]
+    words = refusal(listing(tmp_path, "\n".join(rows)))
+    assert "its first line is a row" in words
+    advised = (
+        words.partition("Add this line before it")[2].partition(": ")[2].replace(" ", "\t" if "\t" in row else " ")
+    )
+    assert advised == header
+    dataset = open_dataset(listing(tmp_path, "\n".join([advised, *rows])))
+    assert len(dataset.classes) == 2
+    assert "split" not in header or sizes(dataset) == {"train": 3, "validation": 2}
+
+
+def test_columns_without_a_header_may_be_unclear(tmp_path):
+    refused(listing(tmp_path, "a/0.png,x,y\na/1.png,x,z"), r"a row, .*\. Add a line that names all columns")
+    refused(listing(tmp_path, "my a/0.png 0\nmy a/1.png 1"), r"a row, .*\. Add a line that names all columns")
+
+
+@pytest.mark.parametrize(
+    ("line", "query"),
+    [
+        ('{{"source-ref": "s3://b/a/{i}.png", "kind": {n}, "kind-metadata": {{"class-name": "{kind}"}}}}',
+         "image=source-ref&label=kind-metadata.class-name"),  # SageMaker
+        ('{{"imageGcsUri": "gs://b/a/{i}.png", "classificationAnnotation": {{"displayName": "{kind}"}}}}',
+         "image=imageGcsUri&label=classificationAnnotation.displayName"),  # Vertex AI
+        ('{{"file_name": "a/{i}.png", "label": "{kind}"}}\n', "image=file_name"),  # Hugging Face
+    ],
+)  # fmt: skip
+def test_json_lines_are_read(tmp_path, line, query):
+    spec = listing(tmp_path, "\n".join(line.format(i=i, n=i % 2, kind="xy"[i % 2]) for i in range(6)))
+    refused(
+        spec, rf"must name one column path.* it names {query.partition('=')[2].partition('&')[0]}, .*Write \?image="
+    )
+    dataset = open_dataset(f"{spec}?{query}")
+    assert (dataset.classes, sum(sizes(dataset).values())) == (("x", "y"), 6)
 
 
 # Paths
@@ -95,12 +149,42 @@ def test_windows_paths_are_found(tmp_path):
     found = sorted(name for part in dataset.splits.values() for name in part.names)
     assert found == ["a/0.png", "a/1.png", "a/3.png", "a/caf\u00e9.png"]
     assert all(part.read(0) for part in dataset.splits.values() if len(part))
-    assert dataset.remarks == (
-        "3 files have other slashes, letter case or Unicode form than in l.csv, such as a/0.png for a\\0.png",
+    assert dataset.remarks == ("3 files are written otherwise in l.csv, such as a/0.png for a\\0.png",)
+
+
+@pytest.mark.parametrize("space", ["\u202f", "\u00a0", "\u2009", "\u3000"])
+def test_spaces_of_other_kinds_are_plain(tmp_path, space):
+    """macOS writes U+202F before PM."""
+    names = [f"shots/{i}{space}PM.png" for i in range(4)]
+    rows = [f"shots/{i} PM.png,{'xy'[i % 2]},{'test' if i > 1 else 'train'}" for i in range(4)]
+    dataset = open_dataset(listing(tmp_path, table(rows=rows), *names))
+    assert dataset.test.names == ("shots/2 PM.png", "shots/3 PM.png")
+    assert dataset.test.read(0)
+    owners = "".join(f"{row.split(',')[0]},ann\n" for row in rows)
+    (tmp_path / "who.csv").write_text(owners)
+    assert {*every_owner(names, tmp_path / "who.csv")} == {"ann"}
+
+
+def test_names_are_found_in_folders_below(tmp_path):
+    """HAM10000 has names without suffix, and two folders; NIH's ChestX-ray14 has twelve."""
+    names = ["part_1/k0.jpg", "part_2/images/k1.JPG", "part_1/._k1.jpg", "part_2/k2.jpg", "part_1/k3.png", "K0/k.csv"]
+    rows = [
+        f"{name},{'xy'[i % 2]},{'test' if i > 1 else 'train'}" for i, name in enumerate(["k0", "k1.jpg", "K2", "k3"])
+    ]
+    spec = listing(tmp_path, table(rows=rows), *names)
+    dataset = open_dataset(spec)
+    assert dataset.train.names == ("part_1/k0.jpg", "part_2/images/k1.JPG")
+    assert dataset.remarks == ("4 files are written otherwise in l.csv, such as part_1/k0.jpg for k0",)
+    write(tmp_path, "part_2/k0.jpg")
+    refused(
+        spec, r"1 of 4 images of .* are several files each \(part_1/k0.jpg, part_2/k0.jpg\), such as 'k0': write paths"
     )
+    (tmp_path / "l.csv").write_text(table(rows=[rows[0].replace("k0", "part_1/k0.jpg"), *rows[1:]]))
+    assert open_dataset(spec).train.names == dataset.train.names
+    refused(f"{spec}?folder=part_1", "3 of 4 .* are missing, such as 'part_1/part_1/k0.jpg'")
 
 
-@pytest.mark.parametrize("path", ["C:\\data\\a\\0.png", "/kaggle/input/a/0.png", "data/a/0.png", "0", "none.png"])
+@pytest.mark.parametrize("path", ["C:\\data\\a\\0.png", "/kaggle/input/a/0.png", "data/a/0.png", "none.png"])
 def test_a_missing_image_is_named_with_its_remedy(tmp_path, path):
     spec = listing(tmp_path, table(header="path,label", rows=[f"{path},x", "a/1.png,y"]), "a/0.png", "a/1.png")
     refused(spec, r"1 of 2 images of .* are missing, such as .*: write paths from the folder of l.csv, or of \?folder=")
@@ -146,6 +230,14 @@ def test_decimal_commas_are_class_indices(tmp_path):
     assert open_dataset(listing(tmp_path, table(header="path;label;split", rows=rows))).classes == ("0", "10")
 
 
+def test_classes_of_digits_and_letters_are_listed(tmp_path):
+    names = [f"{name}/{i}.png" for name in ("0", "1", "A", "B") for i in range(3)]
+    spec = listing(tmp_path, "\n".join(["path,label", *(f"{name},{name[0]}" for name in names)]), *names)
+    refused(spec, "a class name among labels .* or list all names of classes in classes.txt in the folder of the data")
+    (tmp_path / "classes.txt").write_text("0\n1\nA\nB\n")
+    assert open_dataset(spec).classes == open_dataset(f"folder:{tmp_path}").classes == ("0", "1", "A", "B")
+
+
 @pytest.mark.parametrize(("stray", "row"), [("01", 4), ("-2", 4), ("cat", 4), ("1.5", 4)])
 def test_stray_label_keeps_class_indices(tmp_path, stray, row):
     """The classes were 1, 10, 2 in that order."""
@@ -174,8 +266,14 @@ def test_class_named_none_needs_a_list(tmp_path):
     ("text", "match"),
     [
         ("", "a header and rows"),
-        ("path,label\n0.png", "must have 2 entries, as its header; line 2 has 1"),
-        ("path,path\n0.png,a", "must name one column path and label; it is .path,path."),
+        ("path,label\n0.png", "must have 2 entries, as its first line; line 2 has 1"),
+        ("path,path\n0.png,a", "must name one column path and label; it names path, path"),
+        (
+            '{"images": [{"id": 1}],\n "annotations": []}',
+            "or JSON with an object in each line; line 1 of .* must be JSON",
+        ),
+        ('["0.png", "a"]', "or JSON with an object in each line; line 1 of .* must be a JSON object"),
+        ("label,path\ntraining,0.png\ntest,0.png", r"must be classes; they are names of splits, test, training"),
         ('path,label\n"0.png,a', "must be a CSV; its line 2 is not"),
         ("path,label,split\n0.png,a,val\n0.png,b,valid", "must have one name, and val and valid both say validation"),
         ("path,label,split\n0.png,a,test\n0.png,b,validation", "a train split"),

@@ -52,12 +52,89 @@ def test_caller_makes_same_names_classes(tmp_path):
     write(tmp_path, *(f"w/{name}/{year}/{i}.png" for name in ("cat", "dog") for year in (2022, 2023) for i in range(9)))
     with pytest.raises(InputError) as error:
         open_dataset(f"folder:{tmp_path}")
-    first, second, third = re.findall(r"folder:[^ ;]+", str(error.value))
+    second, first, third = re.findall(r"folder:[^ ;]+", str(error.value))
     assert open_dataset(first).classes == ("2022", "2023")
     assert len(open_dataset(first).train) == 18
     dataset = open_dataset(second)
     assert (dataset.classes, sum(map(len, dataset.splits.values()))) == (("cat", "dog"), 36)
     assert open_dataset(third).classes == ("2022", "2023")
+
+
+@pytest.mark.parametrize("root", ["", "train/"])
+def test_innermost_folders_are_classes(tmp_path, root):
+    """Each remedy of a remark or a refusal opens as it is written."""
+    inner = [f"{name}/{i}.png" for name in ("a/abbey", "a/bar/indoor", "b/beach", "b/cave/indoor") for i in range(9)]
+    write(tmp_path, *(f"{root}{name}" for name in inner), *(f"test/{name}" for name in inner if root))
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert dataset.classes == ("a/abbey", "a/bar/indoor", "b/beach", "b/cave/indoor")
+    (spec,) = re.findall(r"such as a/abbey; the outer ones are, by (folder:\S+)", "\n".join(dataset.remarks))
+    assert open_dataset(spec).classes == ("a", "b")
+    if root:
+        places = f"folder:?train={tmp_path}/train&test={tmp_path}/test"
+        assert open_dataset(places).classes == dataset.classes
+        assert open_dataset(f"{places}&folders=classes").classes == ("a", "b")
+    write(tmp_path, f"{root}a/stray.png")
+    with pytest.raises(InputError, match=f"a, b of .* must hold images or folders alone, .*; {root}a holds") as error:
+        open_dataset(f"folder:{tmp_path}")
+    (spec,) = re.findall(r"write (folder:\S+)", str(error.value))
+    assert open_dataset(spec).classes == ("a", "b")
+    (tmp_path / root / "a/abbey/deep").mkdir()
+    (tmp_path / root / "a/stray.png").rename(tmp_path / root / "a/abbey/deep/1.png")
+    with pytest.raises(InputError, match=f"{root}a/abbey holds both"):
+        open_dataset(f"folder:{tmp_path}")
+
+
+def test_folders_in_some_classes_are_said(tmp_path):
+    write(tmp_path, *both("train/", "test/"), "train/emu/a/1.png", "test/emu/1.png")
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert dataset.classes == ("cat", "dog", "emu")
+    assert dataset.remarks == ("folders in class folders belong to the class, such as those of train/emu",)
+
+
+@pytest.mark.parametrize("name", ["no_label", "No Label", "unlabeled", "_unlabeled", "Unlabelled"])
+@pytest.mark.parametrize("root", ["", "train/", "train/more/"])
+def test_folders_without_labels_are_left_out(tmp_path, name, root):
+    classes = [
+        f"{split}{c}/{i}.png"
+        for split in (root, "test/")
+        for c in ("cat", "dog")
+        for i in range(9)
+        if split != "test/" or root
+    ]
+    write(tmp_path, *classes, f"{root}{name}/1.png", f"{root}{name}/in/2.png")
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert dataset.classes == ("cat", "dog")
+    assert f"left out 2 images of {root}{name}: without a label" in "\n".join(dataset.remarks)
+    (tmp_path / root / name).rename(tmp_path / root / "blank")
+    (tmp_path / root / "blank/in/2.png").unlink()
+    (tmp_path / root / "blank/in").rmdir()
+    assert "blank" in open_dataset(f"folder:{tmp_path}").classes
+
+
+def test_numbered_folders_are_ordered_by_number(tmp_path):
+    write(tmp_path, *both("train/", "test/", classes=("10", "2", "0")))
+    assert open_dataset(f"folder:{tmp_path}").classes == ("0", "2", "10")
+    write(tmp_path, *both("train/", "test/", classes=("a",)))
+    assert open_dataset(f"folder:{tmp_path}").classes == ("0", "10", "2", "a")
+
+
+def test_remedies_of_unclear_splits_work(tmp_path):
+    write(tmp_path, "train/1.png", *both("val/"))
+    with pytest.raises(InputError, match=r"train must lie in a folder for each class; .* Move them to train/CLASS"):
+        open_dataset(f"folder:{tmp_path}")
+    (tmp_path / "train/cat").mkdir()
+    (tmp_path / "train/1.png").rename(tmp_path / "train/cat/1.png")
+    write(tmp_path, "train/dog/1.png")
+    assert open_dataset(f"folder:{tmp_path}").classes == ("cat", "dog")
+    for name in ("cat", "dog"):
+        (tmp_path / f"train/{name}").rename(tmp_path / name)
+    (tmp_path / "train").rmdir()
+    with pytest.raises(
+        InputError, match=r"cat, dog lie beside val. Move them to train, or if all are classes"
+    ) as error:
+        open_dataset(f"folder:{tmp_path}")
+    (spec,) = re.findall(r"write (folder:\S+)", str(error.value))
+    assert open_dataset(spec).classes == ("cat", "dog", "val")
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "relative"])
@@ -88,7 +165,7 @@ def test_splits_may_be_in_several_places(tmp_path, monkeypatch, kind):
         ("{root}?train=a&test=a", "must be apart"),
         ("?train={root}/a&test={root}/a/b", "must be apart, and .*a holds .*a/b"),
         ("{root}?test=a", "with train"),
-        ("{root}?train=a&folders=classes", "PATH.folders=classes or PATH.train=FOLDER"),
+        ("{root}?train=a&folders=leaves", "PATH.folders=classes, PATH.train=FOLDER"),
     ],
 )
 def test_impossible_split_folders_are_refused(tmp_path, question, words):
@@ -124,6 +201,20 @@ def test_class_of_placeholders_is_refused(tmp_path):
     write(tmp_path, *both("train/", "test/"), "train/hat/.1.jpg.icloud", "train/hat/.2.jpg.icloud", "test/hat/1.png")
     with pytest.raises(
         InputError, match=r"none of hat.*; left out 2 files of hat: no images by their names \(.icloud\)"
+    ):
+        open_dataset(f"folder:{tmp_path}")
+
+
+def test_many_empty_classes_are_one_line(tmp_path):
+    write(tmp_path, *both("train/", "test/"))
+    for i in range(900):
+        (tmp_path / f"train/{i}").mkdir()
+    (remark,) = open_dataset(f"folder:{tmp_path}").remarks
+    assert remark == "900 of 902 classes have no image here, and keep their places: 0, 1, 10, 100, 101, ..."
+    for i in range(900):
+        (tmp_path / f"train/{i}/a.txt").write_text("left")
+    with pytest.raises(
+        InputError, match=r"left out 900 files of 0, 1, 10, .*no images by their names \(.txt\), such as"
     ):
         open_dataset(f"folder:{tmp_path}")
 

@@ -162,6 +162,36 @@ KEYS = [
 ]  # fmt: skip
 
 
+LONG = zlib.compress(bytes(2 << 20))
+
+
+@pytest.mark.parametrize(("bits", "colours"), [(8, 2), (16, 2), (8, 0)])
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        (b"iCCP", b"profile\0\0" + LONG),
+        (b"zTXt", b"history\0\0" + LONG),
+        (b"iTXt", b"XML:com.adobe.xmp\0\1\0en\0\0" + LONG),
+        (b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + bytes(2 << 20)),
+        (b"zTXt", b"history\0\0" + LONG[:100]),
+        (b"tEXt", b"history\0" + bytes(65 << 20)),
+    ],
+)
+def test_png_with_long_texts_is_read(bits, colours, chunk):
+    """Pillow refuses texts of more than 1 MiB, and 64 MiB of them."""
+    pixels = packed(2**bits // 3, bits, 3 if colours else 1)
+    chunks = [(b"tRNS", bytes(6)), chunk] if colours else [chunk]
+    assert levels(png(bits, colours, pixels, *chunks)) == levels(png(bits, colours, pixels))
+
+
+def test_png_is_turned_by_its_texts():
+    xmp = b'XML:com.adobe.xmp\0\0\0\0\0<x tiff:Orientation="3"/>'
+    pixels = np.zeros((SIDE, SIDE), np.uint8)
+    pixels[0] = 255
+    turned = decode(png(8, 0, pixels.tobytes(), (b"iTXt", xmp)), "photo", SIDE, EXACT)
+    assert (turned[..., 0] == pixels[::-1]).all()
+
+
 @pytest.mark.parametrize(("bits", "colours", "value"), KEYS)
 def test_png_transparent_colour_is_white(bits, colours, value):
     samples = 3 if colours else 1

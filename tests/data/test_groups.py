@@ -58,12 +58,14 @@ def test_pattern_groups_training_images(tmp_path, kind, pattern):
 def test_pattern_without_match_is_refused(tmp_path):
     write(tmp_path, *TRACKS, "train/a/alone.png")
     spec = f"folder:{tmp_path}"
-    refused(f"{spec}?group=[0-9]+_", "a group; it gives none to 1 of 13, such as train/a/alone.png. Mend the column or")
+    refused(
+        f"{spec}?group=[0-9]+_", "a group; it gives none to 1 of 13, such as train/a/alone.png. Correct the column or"
+    )
     refused(f"{spec}?group=([0-9]*)", "gives none to 13 of 13")
     refused(f"{spec}?group=(_", r"\?group must be a regular expression; got \(_: ")
     refused(f"{spec}?group=", r"or PATH\?group=PATTERN")
     refused(f"{spec}?group=a&group=b", "each once")
-    refused(f"{spec}?folders=classes&train=a", "A question about folders must be")
+    refused(f"{spec}?folders=leaves&train=a", "choices about folders must be")
     assert open_dataset(f"{spec}?group=_|alone").train.groups.count("alone") == 1
 
 
@@ -80,7 +82,7 @@ def test_csv_column_groups_training_rows(tmp_path):
     assert dataset.train.groups == ("p0",) * 4 + ("p1",) * 4
     assert (dataset.test.groups, dataset.train.take([5, 0]).groups) == (None, ("p1", "p0"))
     assert dataset.train.identifiers() == open_dataset(spec).train.identifiers()
-    refused(f"{spec}?group=customer", r"must name one column customer; .* write \?group=COLUMN")
+    refused(f"{spec}?group=customer", r"must name one column customer; .* Write \?group=COLUMN")
     refused(f"{listing(tmp_path, [*LINES[:7], '7.png,x,,train', *LINES[8:]])}?group=patient", "1 of 8, such as 7.png")
     assert open_dataset(f"{listing(tmp_path, [*LINES, '10.png,,,train', '11.png,x,,test'])}?group=patient").train.groups
 

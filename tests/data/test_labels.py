@@ -88,6 +88,33 @@ def test_a_list_of_classes_decides():
     assert read_labels(["1", "0"], ("3", "7"), "set", row).numbers.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['["a", "b"]', "['a']", '{"choices":["a","b"]}', "('a', 'b')", "[]", "a|new", "a; b", "a,b", "b , a"],
+)
+def test_lists_in_a_text_are_refused(text):
+    with pytest.raises(InputError, match=r"the label of row <2> in set is .*: a list of labels"):
+        read_labels(["a", "b", text, "a"], None, "set", row)
+
+
+def test_lists_of_indices_are_refused():
+    with pytest.raises(InputError, match="the label of row <2> in set is '0,2': a list of labels"):
+        read_labels(["0", "2", "0,2"], None, "set", row)
+
+
+def test_names_with_commas_are_names():
+    """As of ImageNet."""
+    names = ("[unk]", "maillot", "maillot, tank suit", "tiger, Panthera tigris")
+    assert read_labels([*names], None, "set", row).classes == names
+    assert read_labels(["a,b", "a", "b"], ("a", "a,b", "b"), "set", row).numbers.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize("text", ["no_label", "Unlabeled", "_unlabeled", "no label", "unlabelled"])
+def test_names_for_no_label_are_no_class(text):
+    assert read_labels(["a", text, "b"], None, "set", row).numbers.tolist() == [0, -1, 1]
+    assert read_labels(["a", text, "b"], ("a", text, "b"), "set", row).numbers.tolist() == [0, 1, 2]
+
+
 # Columns of parquet and arrow
 
 

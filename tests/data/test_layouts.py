@@ -97,6 +97,99 @@ def test_one_split_is_divided_by_content(tmp_path):
     assert any("left out 40 rows of test" in line for line in two.remarks)
 
 
+# Folders as columns, and names beside the files
+
+
+def test_folders_are_columns(tmp_path):
+    spec = FORMATS["partitions"](tmp_path / "set", ROWS)
+    assert open_dataset(spec).classes == ("cat", "dog")
+    refused(
+        f"{spec}?label=split",
+        "label=split must name a column of .*; its columns are .*, width .int64., label .folders.",
+    )
+    assert open_dataset(f"{spec}?label=label&group=who").train.groups
+    (tmp_path / "set/split=train/label=cat").rename(tmp_path / "set/split=train/cat")
+    refused(spec, "all files of .* must have image and label of one type")
+
+
+@pytest.mark.parametrize(("train", "test"), [("subset=train", "subset=val"), ("is_test=false", "is_test=true")])
+def test_folders_of_other_keys_are_splits(tmp_path, train, test):
+    for split in (train, test):
+        for label in ("cat", "dog"):
+            as_parquet(tmp_path / f"label={label}/{split}/0.parquet", {"image": PHOTOS[:4]}, {"image": IMAGE})
+    dataset = open_dataset(f"hf:{tmp_path}")
+    assert (dataset.classes, len(dataset.train), len(dataset.test)) == (("cat", "dog"), 8, 8)
+
+
+def test_a_column_of_widths_is_no_label(tmp_path):
+    columns = {"image": PHOTOS[:4], "width": [8, 9, 8, 9]}
+    for split in ("train", "test"):
+        as_parquet(tmp_path / f"{split}.parquet", columns, {"image": IMAGE})
+    refused(f"hf:{tmp_path}", r"must have a column of labels.* its columns are .*\. Write \?label=COLUMN to take one")
+    assert open_dataset(f"hf:{tmp_path}?label=width").classes == ("8", "9")
+
+
+def test_two_columns_may_be_the_label(tmp_path):
+    """A folder is no better than the column `label` of the file."""
+    for year in (2020, 2021):
+        as_parquet(tmp_path / f"year={year}/0.parquet", {"image": PHOTOS[:4], "label": [0, 1, 0, 1]}, {"image": IMAGE})
+    refused(f"hf:{tmp_path}", r"one column of labels; label, year may each be it. Write \?label=COLUMN to choose")
+    assert sum(map(len, open_dataset(f"hf:{tmp_path}?label=label").splits.values())) == 8
+
+
+CARD = """---
+license: mit
+dataset_info:{head}
+  features:
+  - name: image
+    dtype: image
+  - name: label
+    dtype:
+      class_label:
+        names:{names}
+---
+# A set
+"""
+NAMED = CARD.format(head="", names="\n          '1': dog\n          '0': cat")
+
+
+@pytest.mark.parametrize(
+    ("place", "card"),
+    [
+        ("", NAMED),
+        ("..", NAMED),
+        ("", CARD.format(head="", names=" [cat, dog]")),
+        ("", NAMED.replace("_info:\n  features", "_info:\n- config_name: default\n  features")),
+    ],
+)
+def test_names_of_classes_are_in_readme(tmp_path, place, card):
+    root = tmp_path / "repository/data"
+    as_parquet(root / "train.parquet", TRAIN, {"image": IMAGE})
+    as_parquet(root / "test.parquet", TEST, {"image": IMAGE})
+    (root / place / "README.md").write_text(card)
+    dataset = open_dataset(f"hf:{root}")
+    assert (dataset.classes, dataset.remarks) == (("cat", "dog"), ())
+
+
+@pytest.mark.parametrize(
+    ("card", "remark"),
+    [
+        ("# no YAML\n---\n---\n", ""),
+        (NAMED.replace("name: label", "name: kind"), ""),
+        (NAMED.replace("'1'", "'2'"), "README.md are not read: KeyError: 1"),
+        (NAMED.replace("mit", "[mit"), "README.md are not read: ParserError"),
+        (NAMED.replace("mit", "caf\u00e9"), "README.md are not read: InputError"),
+    ],
+)
+def test_other_cards_name_no_classes(tmp_path, card, remark):
+    as_parquet(tmp_path / "train.parquet", TRAIN, {"image": IMAGE})
+    as_parquet(tmp_path / "test.parquet", TEST, {"image": IMAGE})
+    (tmp_path / "README.md").write_text(card, encoding="latin-1")
+    dataset = open_dataset(f"hf:{tmp_path}")
+    assert dataset.classes == ("0", "1")
+    assert [remark in line for line in dataset.remarks] == ([True] if remark else [])
+
+
 BAD = {
     "no image": (
         {"caption": ["a"], "label": [0]},

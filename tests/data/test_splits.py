@@ -11,7 +11,18 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.splits import one_name_each, split_of_flag, split_of_name
 
 SPELLED = {
-    "train": ("train", "TRAIN", "Training", "seg_train", "train_set", "training_set", "trainset", "train2017", "trn"),
+    "train": (
+        "train",
+        "train_val",
+        "TRAIN",
+        "Training",
+        "seg_train",
+        "train_set",
+        "training_set",
+        "trainset",
+        "train2017",
+        "trn",
+    ),
     "validation": ("val", "valid", "Validation", "dev", "seg_val", "val2017", "valset"),
     "test": ("test", "Testing", "seg_test", "test-set", "testset", "TestData", "eval", "evaluation"),
 }

@@ -27,8 +27,35 @@ def test_tar_labels_are_names_or_json(tmp_path):
     fields = [json.dumps({"kind": "ab"[i % 2], "width": i, "good": True}).encode() for i in range(4)]
     as_tar(tmp_path / "train.tar", [m for i in range(4) for m in sample(i, fields[i], "json")])
     as_tar(tmp_path / "test.tar", sample(0, fields[0], "json"))
-    refused(f"wds:{tmp_path}", r"one column of labels; kind, width may each be it\. Write \?label=COLUMN")
-    assert open_dataset(f"wds:{tmp_path}?label=kind").classes == ("a", "b")
+    assert open_dataset(f"wds:{tmp_path}").classes == ("a", "b")  # a width is no label
+    assert open_dataset(f"wds:{tmp_path}?label=width").classes == ("0", "1", "2", "3")
+
+
+@pytest.mark.parametrize("name", ["classnames.txt", "classes.txt"])
+def test_names_of_classes_are_beside_tars(tmp_path, name):
+    """As CLIP_benchmark has them: ROOT/classnames.txt, ROOT/train/0.tar."""
+    for split in ("train", "test"):
+        as_tar(tmp_path / f"{split}/0.tar", [m for i in range(4) for m in sample(i, f"{i % 2}".encode())])
+    (tmp_path / name).write_text("a cat\na dog\n")
+    assert open_dataset(f"wds:{tmp_path}").classes == ("a cat", "a dog")
+    assert open_dataset(f"wds:{tmp_path}/train/{{0..0}}.tar").classes == ("a cat", "a dog")
+
+
+def test_tars_of_class_folders_are_unpacked(tmp_path):
+    names = [f"./{split}/{name}/{i}.png" for split in ("train", "test") for name in ("cat", "dog") for i in range(2)]
+    path = as_tar(tmp_path / "photos.tar", [(name, picture()) for name in names])
+    refused(f"wds:{path}", "must hold labels, .*; they hold none. If their folders are classes, unpack them, and open")
+    with tarfile.open(path) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    assert open_dataset(f"folder:{tmp_path}/unpacked").classes == ("cat", "dog")
+
+
+def test_names_may_begin_with_a_dot_and_slash(tmp_path):
+    """`tar cf set.tar .` writes them so."""
+    members = [(f"./{name}", content) for i in range(4) for name, content in sample(i, f"{i % 2}".encode())]
+    as_tar(tmp_path / "train.tar", members)
+    as_tar(tmp_path / "test.tar", members)
+    assert open_dataset(f"wds:{tmp_path}").train.names[0] == "train.tar/0"
 
 
 def test_json_class_0_and_two_labels(tmp_path):
@@ -42,11 +69,6 @@ def test_json_class_0_and_two_labels(tmp_path):
     assert len(open_dataset(f"wds:{tmp_path}?label=cls").train) == 2
     as_tar(tmp_path / "train.tar", [*sample("a", b"0"), ("a.json", b'{"cls": 1}'), *sample("b", b"1")])
     refused(f"wds:{tmp_path}", "a in .* must have one cls; it has two, the second in a.json")
-
-
-def test_tar_of_class_folders_is_refused(tmp_path):
-    tar = as_tar(tmp_path / "train.tar", [(f"set/{name}/1.png", picture()) for name in ("cat", "dog")])
-    refused(f"wds:{tar}", "must have a column of labels, .*; its columns are none")
 
 
 def test_samples_without_member_are_left_out(tmp_path):

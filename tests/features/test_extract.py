@@ -13,6 +13,7 @@ import pytest
 from helpers import assert_rel_close, small, tree_normal
 from PIL import Image
 
+from tangent_jax.commands.shared.settings import Results
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
@@ -396,6 +397,19 @@ def test_rows_and_products_are_floats(dtype):
         Cache(dtype=dtype)
     with pytest.raises(InputError, match="dtype must be of floats of 16 bits or more, or None"):
         tangent(load("builtin"), dtype=dtype)
+
+
+def test_folders_of_a_provenance_are_printable(tmp_path, monkeypatch):
+    """A run would refuse them at its end."""
+    with pytest.raises(InputError, match="the folder of a cache must have only characters that show; got .*u202fPM"):
+        Cache(tmp_path / "8\u202fPM")
+    with pytest.raises(
+        InputError, match="out must be a path of characters that show; got .*u202fPM.*Rename the folder"
+    ):
+        Results(out=f"{tmp_path}/8\u202fPM").path("out")
+    (tmp_path / "code").mkdir()
+    monkeypatch.chdir(tmp_path / "code")
+    assert Results(out="../results").path("out") == tmp_path.resolve() / "results"
 
 
 def test_a_cache_is_one_folder(tmp_path):

@@ -57,6 +57,13 @@ def test_environment_describes_the_job(environment, name):
     assert cluster({"JAX_PLATFORMS": "cpu", **environment}) == name
 
 
+def test_an_installed_libtpu_is_no_tpu(monkeypatch):
+    """JAX sets TPU_SKIP_MDS_QUERY where it finds no TPU."""
+    monkeypatch.setattr(job, "find_spec", lambda name: name)
+    assert cluster({}) == "gcetpu"
+    assert cluster({"TPU_SKIP_MDS_QUERY": "1"}) is None
+
+
 def test_open_mpi_5_needs_mpi4py_or_flags(monkeypatch):
     environment = {"OMPI_COMM_WORLD_SIZE": "2"}
     monkeypatch.setattr(job, "find_spec", lambda name: None)

@@ -77,7 +77,6 @@ def test_image_is_found_by_identifier_or_name(store, word, component):
     ("word", "near"),
     [
         ("train/a/0.PNG", "train/a/0.png"),
-        ("./train/b/1.png", "train/b/1.png"),
         ("train\\a\\1.png", "train/a/1.png"),
         ("train/b/cafe.png", ACCENTED),
         ("0123456789", "none is near it"),
@@ -87,6 +86,12 @@ def test_unknown_name_lists_near_ones(store, word, near):
     with pytest.raises(InputError, match="examples must be as components recorded them; got ") as error:
         plan_removal(store, examples=[OF_A[1], word])
     assert near in str(error.value)
+
+
+def test_names_may_begin_with_a_dot_and_slash(store):
+    plans = [plan_removal(store, examples=[name]) for name in ("train/b/1.png", "./train/b/1.png")]
+    assert plans[0].components
+    assert {*plans[0].components} == {*plans[1].components}
 
 
 def test_shared_name_asks_for_all(store, capsys):

@@ -83,9 +83,13 @@ class Settings:
         return name in self.given
 
     def path(self, name: str) -> Path:
-        """The path in a flag, with ~ resolved; InputError for a URL, and for text that is no path."""
+        """The path in a flag, with ~ and .. resolved; InputError for a URL, and for text that is no path."""
         with about(f"--{name}"):
-            return expand_path(getattr(self, name))
+            path = expand_path(getattr(self, name))
+            path = path.resolve() if ".." in path.parts else path
+            if not str(path.absolute()).isprintable():  # a provenance names the folder, once all is trained
+                raise InputError(f"{name} must be a path of characters that show; got {str(path)!r}. Rename the folder")
+        return path
 
     def listed(self, name: str, choices: Iterable[str] = ()) -> list[str]:
         """The values of a flag, at least one, each one of `choices` if these are given."""

@@ -147,8 +147,9 @@ def without_removed(config: Settings, examples: Examples, title: str = "") -> Ex
         if not len(rest):
             raise InputError(f"no image of {title} is left to read. Choose another --store, or other images")
         lost_classes = {*examples.labels.tolist()} - {*rest.labels.tolist()} if examples.every_class else set()
-        for label in sorted(lost_classes):
-            print(f"{title}: no image of {examples.class_name(label)} is left to train on", file=sys.stderr)
+        if lost_classes:
+            names = first_names([examples.class_name(label) for label in sorted(lost_classes)])
+            print(f"{title}: no image of {names} is left to train on", file=sys.stderr)
     return rest
 
 
