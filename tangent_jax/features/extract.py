@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from jaxtyping import Shaped
 
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.core.names import columns
 from tangent_jax.core.promotion import promotes
 from tangent_jax.core.rows import Rows, in_batches, padded
 from tangent_jax.data.decode import MOST_PIXELS
@@ -99,7 +100,7 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
 
     Returns:
         Features; `inputs` are Rows, "n ...", which are read from the disk when indexed; or an array if there is no
-        example.
+        example. Targets are in the order of the outputs if their file names them (`in_order_of`).
 
     Raises:
         InputError: It names the first unreadable image, unless the cache skips them; with it, a class of the training
@@ -110,6 +111,7 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
     (5, 6)
     """
     cache = Cache() if cache is None else cache
+    names: tuple[str, ...] = getattr(trunk, "class_names", ())
     trunk = as_trunk(trunk)
     if not len(examples):  # nothing to compute, so no folder of the cache either
         empty = np.zeros((0, *trunk.model.input_shape(trunk.stage)), trunk.row_dtype(cache.dtype))
@@ -122,7 +124,31 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
     pairs = tuple(zip(rows.identifiers, examples.names, strict=True))
     count, folder = int(is_skipped.sum()), str(cache.path)
     whole = Features(rows.open(), examples.labels, pairs, count, folder, groups=examples.groups)
-    return whole.take(np.flatnonzero(~is_skipped)) if skipped else whole
+    read = whole.take(np.flatnonzero(~is_skipped)) if skipped else whole
+    return in_order_of(names, read, examples.classes)
+
+
+def in_order_of(names: tuple[str, ...], data: Features, classes: tuple[str, ...]) -> Features:
+    """The features with class indices among a model's own names of its outputs, if each class has one of them.
+
+    Otherwise indices stay, with one line.
+    """
+    if not names or not classes or names == classes:
+        return data
+    if all(names.count(name) == 1 for name in classes):
+        return dataclasses.replace(data, targets=columns(names, classes)[data.targets].astype(data.targets.dtype))
+    tell_of_order(names, classes)
+    return data
+
+
+@lru_cache(maxsize=8)
+def tell_of_order(names: tuple[str, ...], classes: tuple[str, ...]) -> None:
+    """Prints, once, that a model's outputs and the classes of data have other names."""
+    other = next(name for name in classes if names.count(name) != 1)
+    progress.tell(
+        f"none of the model's {len(names)} outputs alone is called {other}, as one of {len(classes)} classes of the "
+        "data is: outputs and classes are matched by their order"
+    )
 
 
 def expected_features(trunk: Any, examples: Examples, cache: Cache) -> Features:

@@ -41,6 +41,7 @@ class Pretrained:
     Attributes:
         resized: The positions before they were resampled, which another change of the image size begins with.
         session: The images on which the weights were fine-tuned to be an anchor, None for weights of others.
+        class_names: What the file calls its head's outputs; () if it does not say, and for another head.
 
     Guarantees:
         w has exactly the leaves of the model, in its shapes.
@@ -58,8 +59,11 @@ class Pretrained:
     source: str
     resized: "Resized | None" = dataclasses.field(default=None, repr=False, compare=False)
     session: FirstSession | None = dataclasses.field(default=None, repr=False)
+    class_names: tuple[str, ...] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self) -> None:
+        if self.class_names and len(self.class_names) != self.model.classes:  # of another head than the file's
+            object.__setattr__(self, "class_names", ())
         expected, w = self.model.shapes(), trees.leaves(self.w)
         for path in sorted(expected.keys() | w.keys()):
             shape, actual = expected.get(path), jnp.shape(w[path]) if path in w else None
@@ -78,13 +82,15 @@ class Pretrained:
         """
         if isinstance(classes, int | np.integer):
             model = self.model.with_classes(whole_number("classes", classes, 1, 1 << 20))
-            return dataclasses.replace(self, model=model, w={**self.w, **draw(model, head_paths(model), key)})
+            w = {**self.w, **draw(model, head_paths(model), key)}
+            return dataclasses.replace(self, model=model, w=w, class_names=())
         names = check_classes(classes)
         trees.check_key(key)
         single, keys = self.model.with_classes(1), jnp.stack([name_key(key, name) for name in names])
         columns = jax.vmap(lambda own: draw(single, head_paths(single), own)["head"])(keys)
         head = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), columns)
-        return dataclasses.replace(self, model=self.model.with_classes(len(names)), w={**self.w, "head": head})
+        model = self.model.with_classes(len(names))
+        return dataclasses.replace(self, model=model, w={**self.w, "head": head}, class_names=())
 
     def with_scaled_head(self, scale: float) -> "Pretrained":
         """The model with a head multiplied by `scale`, which scales every tangent below the head."""
@@ -98,7 +104,7 @@ class Pretrained:
         """
         model = WithFrozenHead(self.model, head.embeddings.shape[::-1])
         flat = model.of_base(trees.leaves(self.w)) | {EMBEDDINGS: head.leaf()}
-        return dataclasses.replace(self, model=model, w=trees.nest(flat))
+        return dataclasses.replace(self, model=model, w=trees.nest(flat), class_names=())
 
     def with_class_token(self, blocks: int, key: PRNGKeyArray) -> "Pretrained":
         """CLS=T: a new class token, N(0, (1e-6)^2), replaces the old one below the last `blocks` blocks.

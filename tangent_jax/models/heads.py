@@ -37,7 +37,7 @@ def restrict(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -> 
     shapes, subset = model.shapes(), predict.subset
     smaller = dataclasses.replace(subset, size=sum(int(np.prod(shapes[path])) for path in subset.paths))
     w = {**predict.w, "head": head_of(predict.w, classes, own)}
-    return dataclasses.replace(predict, w=w, model=model, subset=smaller)
+    return dataclasses.replace(predict, w=w, model=model, subset=smaller, class_names=())
 
 
 def widen(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[str]) -> Tree:

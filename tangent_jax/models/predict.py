@@ -36,7 +36,7 @@ LINEARIZATIONS = ("closed_form", "autodiff")
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["w"],
-    meta_fields=["model", "subset", "method", "linearization", "dtype", "output", "session"],
+    meta_fields=["model", "subset", "method", "linearization", "dtype", "output", "session", "class_names"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictor:
@@ -51,7 +51,7 @@ class Predictor:
         linearization: None for closed_form if the model has one, else autodiff. x, "b ...", is the input of the
             subset's stage, as `tj.extract` gives it; uint8 or normalised images for stage 0. Outputs are "b c", in f32
             or wider; `dtype` is the compute dtype.
-        session: The first session of the anchor, as `Pretrained` has it.
+        session, class_names: The first session of the anchor, and what its file calls the outputs, as in `Pretrained`.
 
     >>> predict = tj.tangent(demo.model)
     >>> dw = predict.zeros()
@@ -60,7 +60,7 @@ class Predictor:
     """
 
     features: ClassVar[None] = None
-    """The settings of features, which a map of them has."""
+    """None: a predictor is not a feature map."""
 
     w: Tree
     model: Model
@@ -70,6 +70,7 @@ class Predictor:
     dtype: Any = None
     output: str = "total"
     session: FirstSession | None = None
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.linearization is None:
@@ -169,7 +170,7 @@ def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **op
     ('head/bias', 'head/kernel')
     """
     subset = make_subset(pretrained.model, kind, blocks)
-    return Predictor(pretrained.w, pretrained.model, subset, "taft", session=pretrained.session, **options)
+    return Predictor(pretrained.w, pretrained.model, subset, "taft", **of_anchor(pretrained), **options)
 
 
 def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
@@ -184,4 +185,9 @@ def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **
     True
     """
     subset = make_subset(pretrained.model, kind, blocks)
-    return Predictor(pretrained.w, pretrained.model, subset, "nlft", session=pretrained.session, **options)
+    return Predictor(pretrained.w, pretrained.model, subset, "nlft", **of_anchor(pretrained), **options)
+
+
+def of_anchor(pretrained: Pretrained) -> dict[str, Any]:
+    """What a predictor keeps of its anchor, besides the model and its weights."""
+    return {"session": pretrained.session, "class_names": pretrained.class_names}

@@ -154,7 +154,7 @@ class Model(Protocol):
 
 
 def draw(model: Model, paths: list[str], key: PRNGKeyArray) -> Tree:
-    """Draws fresh leaves, each by its own key; InputError for what is no key."""
+    """Draws fresh leaves, each by its own key; InputError for anything but a key."""
     trees.check_key(key)
     return trees.nest({path: model.initial(path, trees.leaf_key(key, path)) for path in paths})
 
@@ -179,7 +179,7 @@ def stages_run(
     """The stages from `start` to before `stop` (None: all further ones) of a model whose last stage is `last`.
 
     Raises:
-        InputError: At trace time, for stages that do not exist, or if x is no batch of inputs of `start`.
+        InputError: At trace time, for stages that do not exist, or if x is not a batch of inputs of `start`.
     """
     stop = last + 1 if stop is None else stop
     if not (0 <= start <= stop <= last + 1):

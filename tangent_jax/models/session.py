@@ -25,7 +25,7 @@ class Paid:
     private: bool = True
 
     def __post_init__(self) -> None:
-        """Raises InputError for numbers that are no budget."""
+        """Raises InputError for numbers that are not a budget."""
         if not (math.isfinite(self.epsilon) and self.epsilon >= 0 and (0 <= self.delta < 1)):
             raise InputError(
                 f"epsilon must be finite and >= 0, and delta in [0, 1); got {self.epsilon} and {self.delta}"

@@ -144,7 +144,7 @@ def check_leaves(model: Model, kind: str, blocks: int) -> None:
     if not stages:
         remedy = f"Make the model by {MADE[kind]}" if kind in MADE else "Choose blocks, head or everything"
         raise InputError(
-            f"kind must be one of which the model has leaves below its head; got {kind} for leaves such as "
+            f"kind must be present below the model's head; got {kind} for leaves such as "
             f"{', '.join(below[-3:])}. {remedy}"
         )
     least = min(model.stages - 1 - max(stages), model.stages - 2)  # leaves of the embedding train with all blocks

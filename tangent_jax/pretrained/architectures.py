@@ -34,7 +34,7 @@ REFUSED = (
 )  # fmt: skip
 """Fields of config.json that change the outputs by parts that no network here has; others that are not read may stand.
 
-What a network computes stands in fields that are read, and in its tensors, of which none may be unknown.
+Fields that are read and the tensors decide what a network computes, and no tensor may be unknown.
 """
 
 

@@ -2,6 +2,7 @@
 
 import fnmatch
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,15 +16,40 @@ INDEX = "model.safetensors.index.json"
 """The index of weights in several files, as transformers and diffusers write it: {"weight_map": {tensor: file}}."""
 SHARDS = "model-*-of-*.safetensors"
 """The files that such an index names, on the hub."""
+OF_OPEN_CLIP = "open_clip_model.safetensors"
+
+
+class Format(NamedTuple):
+    """Another format of weights: patterns of its files' names in lower case, what it is, and what to do."""
+
+    patterns: tuple[str, ...]
+    title: str
+    remedy: str
+
+
 CONVERT = "Convert it first, as docs/reference/models.md shows"
-PICKLED = "which is a pickle of PyTorch's; pickles are never loaded, for they can run any program"
-OTHERS: dict[str, str] = {
-    "*.msgpack": "which is Flax's format",
-    "*.h5": "which is Keras's format",
-    "*.onnx": "which is ONNX, a program without the names of weights",
-    **dict.fromkeys(("*.bin", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.tar", "*.pkl"), PICKLED),
-}
-"""Files of other formats: what they are."""
+FORMATS = (
+    Format(
+        ("*.bin", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.tar", "*.pkl"),
+        "a pickle of PyTorch's; pickles are never loaded, for they can run any program",
+        CONVERT,
+    ),
+    Format(
+        ("*.distcp",),
+        "a part of a checkpoint of torch.distributed (FSDP)",
+        "Merge the folder that holds it, by Hugging Face's accelerate: accelerate merge-weights FOLDER NEW_FOLDER",
+    ),
+    Format(("_metadata", "manifest.ocdbt"), "a part of Orbax's format", CONVERT),
+    Format(("*.msgpack",), "Flax's format", CONVERT),
+    Format(("tf_model.h5",), "TensorFlow's format of transformers 4", CONVERT),
+    Format(
+        ("*.h5", "*.keras"),
+        "Keras's format",
+        "No program makes safetensors of it: take the same model's weights from timm or Hugging Face",
+    ),
+    Format(("*.onnx",), "ONNX, a program without the names of weights", "Take the weights that it was made of"),
+)
+"""Formats that are not read, the easiest to convert first."""
 ADAPTERS = "adapter_model.*"
 ADAPTER_CONFIG = "adapter_config.json"
 OF_TRAINING = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*", "random_states_*")
@@ -42,6 +68,7 @@ def weights_in(folder: Path) -> Path:
                 tell(f"{folder} also holds an adapter of PEFT, which is not read: merge it first if the model needs it")
             return folder / name
     names = sorted(path.name for path in folder.iterdir())
+    names += sorted(str(path.relative_to(folder)) for path in folder.glob("pytorch_model_fsdp*/*.distcp"))
     files = [name for name in names if name.endswith(".safetensors")]
     adapters = fnmatch.filter(names, ADAPTERS)
     if adapters:
@@ -53,10 +80,11 @@ def weights_in(folder: Path) -> Path:
             f"{folder} must hold {WEIGHTS}, or {INDEX}, which says which files are parts of one model; it has "
             f"{len(files)} files, such as {', '.join(files[:3])}. Pass the path of one, or fetch the index too"
         )
-    others = {name: why_not(name) for name in names if why_not(name) and not is_of_training(name)}
-    if others:
-        name = min(others, key=lambda name: others[name] != PICKLED)  # torch's is the easiest to convert
-        raise InputError(f"{folder} must hold {WEIGHTS}; it has {name}, {others[name]}. {CONVERT}")
+    others = {name: format_of(name) for name in names if not is_of_training(name)}
+    for kind in FORMATS:
+        for name in names:
+            if others.get(name) is kind:
+                raise InputError(f"{folder} must hold {WEIGHTS}; it has {name}, which is {kind.title}. {kind.remedy}")
     raise InputError(
         f"{folder} must hold {WEIGHTS}; it has {', '.join(names[:5]) or 'no file'}. Pass the folder of the weights"
     )
@@ -68,14 +96,15 @@ def check_format(path: Path) -> None:
         raise of_adapter(path)
     if path.suffix in (".npz", ".safetensors") or path.name == INDEX:
         return
-    cause = why_not(path.name)
-    got = f"{path.name}, {cause}" if cause else path.name
-    raise InputError(f"weights must be a .npz or .safetensors file; got {got}. {CONVERT}")
+    kind = format_of(path.name)
+    got = f"{path.name}, which is {kind.title}. {kind.remedy}" if kind else f"{path.name}. {CONVERT}"
+    raise InputError(f"weights must be a .npz or .safetensors file; got {got}")
 
 
-def why_not(name: str) -> str:
-    """What a file of this name is, which is not read; "" for a file that is no weights."""
-    return next((cause for pattern, cause in OTHERS.items() if fnmatch.fnmatch(name.lower(), pattern)), "")
+def format_of(name: str) -> Format | None:
+    """The other format of a file of this name; None for a file without weights."""
+    last = name.rpartition("/")[2].lower()
+    return next((kind for kind in FORMATS if any(fnmatch.fnmatch(last, pattern) for pattern in kind.patterns)), None)
 
 
 def is_of_training(name: str) -> bool:
@@ -95,8 +124,8 @@ def read_shards(index: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Returns (tensors by name, metadata) of all files that an index names, as `read_tensors` does.
 
     Raises:
-        InputError: A name that is no file beside the index, a missing file, a tensor that is missing from its file, and
-            a tensor in two files.
+        InputError: A name that is not a file next to the index, a missing file, a tensor that is missing from its file,
+            and a tensor in two files.
     """
     tensors: dict[str, np.ndarray] = {}
     found_in: dict[str, str] = {}
@@ -139,6 +168,6 @@ def shard_path(index: Path, name: str) -> Path:
 
 
 def check_shard_name(index: Path, name: str) -> None:
-    """Raises InputError for a name in an index that is no file of safetensors beside it."""
+    """Raises InputError for a name in an index that is not a file of safetensors next to it."""
     if not name.endswith(".safetensors") or {"/", "\\", "\0"} & {*name}:
         raise InputError(f"{index} must name files of safetensors beside it; got {name!r}")

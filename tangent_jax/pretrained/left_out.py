@@ -14,11 +14,16 @@ KINDS: dict[str, str] = {
         r"(?:optim|optimizer|optimizer_states?|opt_state|lr_schedulers?|scheduler|grad_scaler|scaler)[./].+"
         r"|opt/(?!target/).+|state/.+"
     ),
-    "a counter of training": r"(?:global_)?(?:step|steps|epoch|iter|iteration)|accum_\w+|(?:chrono|extra|measure)/.+",
+    "a counter of training": (
+        r"(?:global_)?(?:step|steps|epoch|iter|iteration)|n_averaged|accum_\w+|(?:chrono|extra|measure)/.+"
+    ),
     "a mask token or decoder of masked pre-training": r"decoder[._].+|(?:.+\.)?mask_token",
     "a text tower": r"(?:text_model|text_projection)\..+|txt/.+",
     "the scale or bias of a contrastive loss": r"logit_(?:scale|bias)|[tb]",
-    "a projection head of self-supervised training": r"(?:dino_|ibot_)?head\.(?:mlp\.\d+|last_layer)\..+",
+    "a projection head of self-supervised training": (
+        r"(?:dino_|ibot_)?head\.(?:mlp\.\d+|last_layer)\..+|projectors\..+"
+    ),
+    "a norm of small crops, in training alone": r"local_cls_norm\..+",
     "a loss or metric": (
         r"(?:criterion|loss|loss_fn|loss_func|(?:train|val|valid|test)_(?:acc|accuracy|metrics?))[._].+"
     ),

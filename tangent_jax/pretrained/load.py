@@ -19,6 +19,7 @@ import numpy as np
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import composed_name
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.io import paths
 from tangent_jax.io.files import expand_path, write_whole
@@ -36,6 +37,7 @@ from tangent_jax.pretrained.family import Family
 from tangent_jax.pretrained.files import Tensors, assemble
 from tangent_jax.pretrained.folders import (
     INDEX,
+    OF_OPEN_CLIP,
     SHARDS,
     WEIGHTS,
     check_format,
@@ -63,8 +65,9 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
     """Reads a pre-trained model, such as a Vision Transformer or a ResNet.
 
     Args:
-        source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME, a .npz or
-            .safetensors file, a folder with model.safetensors, or the URL of one of these, which is fetched once.
+        source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME or
+            OWNER/NAME@REVISION, a .npz or .safetensors file, a folder with model.safetensors, or the URL of one of
+            these, which is fetched once.
         architecture: Our name, such as "L/16", or timm's, such as "vit_base_patch16_224"; None if the file states it.
             It decides what tensors do not show, such as heads and activation, if no config.json does.
 
@@ -79,10 +82,7 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
     >>> type(pretrained.model).__name__, pretrained.model.image_size
     ('VisionTransformer', 16)
     """
-    if source not in EMBEDDED and not str(source).startswith(("random:", "hf-hub:")):
-        source = os.fspath(source) if paths.is_url(source) else expand_path(source)
-    source = os.fspath(source)
-    local = fetched(source) if paths.is_url(source) else Path(source)
+    source = str(source)
     if source in EMBEDDED:
         with resources.as_file(resources.files("tangent_jax") / "assets" / EMBEDDED[source]) as path:
             pretrained = read(path)
@@ -90,18 +90,28 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
         family, config = known_architecture(source.removeprefix("random:"))
         model = family.model(config)
         pretrained = Pretrained(model, initial_weights(model, jax.random.key(0)), source)
-    elif source.startswith("hf-hub:"):
-        pretrained = read(download(source.removeprefix("hf-hub:")), architecture)
     else:
-        if not local.exists():
-            raise InputError(
-                f"weights must be {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a "
-                f"folder; got {source}, which does not exist"
-            )
-        pretrained = read(local, architecture)
-    if architecture is not None and not (is_of_timm(architecture) and local.exists()):  # read has checked it
+        source, path = located(source)
+        pretrained = read(path, architecture)
+    is_made_here = source in EMBEDDED or source.startswith("random:")
+    if architecture is not None and (is_made_here or not is_of_timm(architecture)):  # else read has checked it
         check_architecture(architecture, pretrained.model, source)
     return dataclasses.replace(pretrained, source=source)
+
+
+def located(source: str) -> tuple[str, Path]:
+    """Returns (the source without ~, the path of the file or folder), fetched from a URL or the hub."""
+    if source.startswith("hf-hub:"):
+        return source, download(source.removeprefix("hf-hub:"))
+    if paths.is_url(source):
+        return source, fetched(source)
+    path = expand_path(source)
+    if not path.exists():
+        raise InputError(
+            f"weights must be {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder; "
+            f"got {path}, which does not exist"
+        )
+    return os.fspath(path), path
 
 
 def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
@@ -129,7 +139,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
             "own with its step, and read it by load_export(folder, model=...)"
         )
     names = "ours" if pretrained.session is None else "world"
-    content = encode_model(model, trees.leaves(pretrained.w), names, pretrained.session)
+    content = encode_model(model, trees.leaves(pretrained.w), names, pretrained.session, pretrained.class_names)
     write_whole(path, content) if url is None else paths.write(url, content)
 
 
@@ -152,19 +162,28 @@ def read(path: Path, architecture: str | None = None) -> Pretrained:
     if not (naming.of_timm or not is_of_timm(architecture)):
         raise InputError(f"{path} must hold tensors under timm's names for {architecture}; got names of {naming.title}")
     pretrained = with_session(naming.read(file), file)
-    for line in (*lines, *names_apart(pretrained.model, file)):
+    for line in lines:
         tell(line)
-    return pretrained
+    return dataclasses.replace(pretrained, class_names=class_names(pretrained.model, file))
 
 
-def names_apart(model: Model, file: Tensors) -> list[str]:
-    """A line if config.json names another number of classes than the head has; its names are not read here."""
-    labels = file.beside.get("config", {}).get("id2label")
-    labels = labels if isinstance(labels, dict) else {}
-    is_default = [*labels.values()] == ["LABEL_0", "LABEL_1"]  # of transformers, for models without a head too
-    if is_default or not labels or model.classes in (0, len(labels)):
-        return []
-    return [f"config.json beside {file.path} names {len(labels)} classes in id2label; the head has {model.classes}"]
+def class_names(model: Model, file: Tensors) -> tuple[str, ...]:
+    """What config.json calls the outputs, by Hugging Face's id2label or timm's label_names; () if it does not say.
+
+    One line says so if their number is another than the head's.
+    """
+    config = file.beside.get("config", {})
+    labels = config.get("id2label") or config.get("label_names") or {}
+    labels = dict(enumerate(labels)) if isinstance(labels, list) else labels
+    try:
+        names = tuple(composed_name(labels[key]) for key in sorted(labels, key=int))
+    except (AttributeError, TypeError, ValueError):
+        return ()
+    if not names or model.classes == 0 or names == tuple(f"LABEL_{i}" for i in range(len(names))):  # transformers' own
+        return ()
+    if len(names) != model.classes:
+        tell(f"config.json beside {file.path} names {len(names)} classes in id2label; the head has {model.classes}")
+    return names
 
 
 def read_safetensors(path: Path) -> Tensors:
@@ -213,22 +232,29 @@ def check_floats(file: Tensors) -> None:
 
 
 def download(hub_id: str) -> Path:
-    """Downloads a hub model's safetensors and JSON files, and returns their folder."""
+    """Downloads a hub model's safetensors and JSON files, and returns their folder.
+
+    Args:
+        hub_id: OWNER/NAME, or OWNER/NAME@REVISION of a branch, tag or commit, as timm writes it.
+    """
+    name, _, revision = hub_id.partition("@")
     try:
         from huggingface_hub import snapshot_download
 
-        folder = Path(snapshot_download(hub_id, allow_patterns=[WEIGHTS, SHARDS, "*.json"]))
+        for files in ([WEIGHTS, SHARDS, "*.json"], [OF_OPEN_CLIP]):
+            folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=files))
+            if any((folder / file).exists() for file in (WEIGHTS, INDEX, OF_OPEN_CLIP)):
+                return folder
     except Exception as error:
         raise InputError(
-            f"hf-hub:{hub_id} must be reachable; got {type(error).__name__}. Download model.safetensors where the "
-            "network allows and pass its path"
+            f"hf-hub:{hub_id} must be OWNER/NAME or OWNER/NAME@REVISION, reachable or in the hub's cache; got "
+            f"{type(error).__name__}. Download model.safetensors where the network allows and pass its path"
         ) from error
-    if not any((folder / name).exists() for name in (WEIGHTS, INDEX)):
-        raise InputError(
-            f"hf-hub:{hub_id} must have {WEIGHTS} or {INDEX}; its weights are of another format, often a pickle such "
-            "as pytorch_model.bin, which is never loaded. Download it, and convert it as docs/reference/models.md shows"
-        )
-    return folder
+    raise InputError(
+        f"hf-hub:{hub_id} must have {WEIGHTS}, {INDEX} or {OF_OPEN_CLIP}; its weights are of another format, often a "
+        "pickle such as pytorch_model.bin, which is never loaded. Download it, and convert it as "
+        "docs/reference/models.md shows"
+    )
 
 
 def fetched(url: str) -> Path:
@@ -301,6 +327,7 @@ class Description:
         wrappers: The innermost first: {its name in WRAPPERS: its fields but `base`}.
         preprocessing: None for a model that does not read images.
         names: The names of the tensors: our paths, or those of the model's `to_world`.
+        class_names: As in `Pretrained`.
     """
 
     family: str | None
@@ -308,6 +335,7 @@ class Description:
     preprocessing: Preprocessing | None
     wrappers: tuple[dict[str, dict[str, Any]], ...]
     names: Literal["ours", "world"]
+    class_names: tuple[str, ...] = ()
 
 
 def encode_model(
@@ -315,6 +343,7 @@ def encode_model(
     flat: Mapping[str, Any],
     names: Literal["ours", "world"],
     session: FirstSession | None = None,
+    class_names: tuple[str, ...] = (),
 ) -> bytes:
     """The bytes of a safetensors file of leaves by path, with the model's description and its first session, if any.
 
@@ -331,7 +360,7 @@ def encode_model(
     (base, wrappers), family = unwrap(model), family_of(model)
     name = None if family is None else family.name
     of_images = model.preprocessing if isinstance(model.preprocessing, Preprocessing) else None
-    description = dataclasses.asdict(Description(name, base.settings, of_images, wrappers, names))
+    description = dataclasses.asdict(Description(name, base.settings, of_images, wrappers, names, class_names))
     try:
         text = json.dumps(description)
     except TypeError as error:
@@ -353,7 +382,8 @@ def read_ours(file: Tensors) -> Pretrained:
     fields = parse_json(file.metadata[METADATA], where)
     model = from_description(fields, where)
     flat = model.from_world(file.tensors) if fields["names"] == "world" else file.tensors
-    return assemble(model, flat, file.path)
+    names = convert(tuple[str, ...], fields.get("class_names", []), f"class_names of {where}")
+    return dataclasses.replace(assemble(model, flat, file.path), class_names=names)
 
 
 def with_session(pretrained: Pretrained, file: Tensors) -> Pretrained:

@@ -35,8 +35,8 @@ RESAMPLES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The filters by Pillow's numbers."""
 UNDERSTOOD = frozenset((
     "crop_pct", "crop_size", "do_center_crop", "do_normalize", "do_pad", "do_rescale", "do_resize",
-    "feature_extractor_type", "image_mean", "image_processor_type", "image_std", "include_top", "max_num_patches",
-    "patch_size", "resample", "rescale_factor", "rescale_offset", "size",
+    "feature_extractor_type", "image_mean", "image_processor_type", "image_std", "max_num_patches", "patch_size",
+    "resample", "rescale_factor", "size",
 ))  # fmt: skip
 """Fields that are read, or that the class of the processor does not read."""
 HARMLESS = frozenset((
@@ -98,7 +98,6 @@ PROCESSORS = {
     "ConvNextImageProcessor": Processor({"shortest_edge": 384}, is_square=False),
     "DeiTImageProcessor": Processor(square(256), crop_size=square(224), is_cropped=True),
     "DINOv3ViTImageProcessor": Processor(square(224), 2, IMAGENET),
-    "EfficientNetImageProcessor": Processor(square(346), crop_size=square(289)),
     "Siglip2ImageProcessor": Processor({}, 2),
     "SiglipImageProcessor": Processor(square(224), is_square=False),
     "ViTImageProcessor": Processor(square(224), 2),
@@ -294,9 +293,9 @@ def fraction_of(after: int, before: int) -> float:
 def scale_of(fields: Mapping[str, Any], title: str, where: str) -> dict[str, Any]:
     """Mean and deviation so that (x / 255 - mean) / std is what the processor makes of a pixel x.
 
-        ((f x - o) - m) / s = (x / 255 - (m + o) / (255 f)) / (s / (255 f))
+        (f x - m) / s = (x / 255 - m / (255 f)) / (s / (255 f))
 
-    EfficientNet's processor also subtracts an offset o of 1 (rescale_offset), and divides by s again (include_top).
+    The factor f is 1 / 255 or rescale_factor, and 1 without do_rescale.
     """
     is_rescaled = value_of(fields, "do_rescale", bool, True, where)
     scale = 255 * value_of(fields, "rescale_factor", float, 1 / 255, where) if is_rescaled else 255.0
@@ -308,13 +307,7 @@ def scale_of(fields: Mapping[str, Any], title: str, where: str) -> dict[str, Any
     if value_of(fields, "do_normalize", bool, True, where):
         mean = triple(fields, "image_mean", PROCESSORS[title].statistics[0], where)
         std = triple(fields, "image_std", PROCESSORS[title].statistics[1], where)
-    offset = 0.0
-    if title == "EfficientNetImageProcessor":
-        offset = float(is_rescaled and value_of(fields, "rescale_offset", bool, False, where))
-        if value_of(fields, "include_top", bool, True, where):
-            again = triple(fields, "image_std", INCEPTION[1], where)
-            std = tuple(s * t for s, t in zip(std, again, strict=True))
-    return {"mean": tuple((m + offset) / scale for m in mean), "std": tuple(s / scale for s in std)}
+    return {"mean": tuple(m / scale for m in mean), "std": tuple(s / scale for s in std)}
 
 
 def filter_of(fields: Mapping[str, Any], default: int, where: str) -> str:

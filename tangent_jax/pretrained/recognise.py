@@ -160,6 +160,11 @@ def unknown(path: str, tensors: Mapping[str, Any], namings: list[Naming]) -> Inp
         key=lambda own: len(own.extra),
     )
     count = len(nearest.tensors)
+    if not nearest.extra:
+        return InputError(
+            f"{path} must hold a whole network; it has {count} tensors under names of {nearest.naming.title}, such as "
+            f"{', '.join([*nearest.tensors][:SHOWN])}, and none of its embedding and blocks"
+        )
     return InputError(
         f"the tensors of {path} must have the names that one of these programs gives them: {titles}. The nearest is "
         f"{nearest.naming.title}, which lacks {len(nearest.extra)} of {count}: {', '.join(nearest.extra[:SHOWN])}"

@@ -39,7 +39,7 @@ def from_torch(file: Tensors) -> Pretrained:
         InputError: Unless config.json or the caller names the network: anti-aliasing, strides and activations do not
             show in the tensors.
     """
-    check_said(file)
+    check_architecture_is_named(file)
     beside: Beside = file.config(Beside)
     if beside.downsample_in_bottleneck or beside.downsample_in_first_stage:
         raise InputError(
@@ -90,7 +90,7 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
     )
 
 
-def check_said(file: Tensors) -> None:
+def check_architecture_is_named(file: Tensors) -> None:
     """Raises InputError for a network without a name, one that is not supported, or an unknown argument."""
     config, where = file.beside.get("config", {}), f"config.json beside {file.path}"
     check_supported(config, where)

@@ -401,10 +401,10 @@ def test_rows_and_products_are_floats(dtype):
 
 def test_folders_of_a_provenance_are_printable(tmp_path, monkeypatch):
     """A run would refuse them at its end."""
-    with pytest.raises(InputError, match="the folder of a cache must have only characters that show; got .*u202fPM"):
+    with pytest.raises(InputError, match=r"the folder of a cache must have only characters that show; got .*u202fPM"):
         Cache(tmp_path / "8\u202fPM")
     with pytest.raises(
-        InputError, match="out must be a path of characters that show; got .*u202fPM.*Rename the folder"
+        InputError, match=r"out must be a path of characters that show; got .*u202fPM.*Rename the folder"
     ):
         Results(out=f"{tmp_path}/8\u202fPM").path("out")
     (tmp_path / "code").mkdir()

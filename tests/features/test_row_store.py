@@ -113,7 +113,7 @@ def test_rows_are_read_from_a_read_only_disk(tmp_path, monkeypatch, is_copied):
     assert has_rows(filled(tmp_path, computed))
     assert computed == [2]  # the skipped row alone
     (tmp_path / "examples.txt").open("w").close()
-    with pytest.raises(InputError, match="Read-only file system. Name another one, as by tj.Cache"):
+    with pytest.raises(InputError, match=r"Read-only file system\. Name another one, as by tj\.Cache"):
         filled(tmp_path)
 
 

@@ -89,84 +89,104 @@ def channels_first(x: np.ndarray) -> Any:
 
 # Hugging Face
 
+DINO = {**BASE, "mlp_ratio": 1}
+TEXT = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 50}
+PARTS = {"vision_config": {**BASE, **MLP}, "text_config": TEXT}
+ANY_SHAPE = {name: value for name, value in BASE.items() if name != "image_size"} | MLP | {"num_patches": 16}
+DECODER = {"decoder_hidden_size": 8, "decoder_intermediate_size": 8, "decoder_num_attention_heads": 2}
+DECODER |= {"decoder_num_hidden_layers": 1, "mask_ratio": 0.0}
+HUGGING_FACE: dict[str, tuple[str, dict[str, Any]]] = {
+    "ViTForImageClassification": ("ViTConfig", BASE | MLP | LABELS),
+    "ViTModel": ("ViTConfig", BASE | MLP),
+    "ViTForMaskedImageModeling": ("ViTConfig", BASE | MLP | {"encoder_stride": 4}),
+    "ViTMAEForPreTraining": ("ViTMAEConfig", BASE | MLP | DECODER),
+    "ViTMAEModel": ("ViTMAEConfig", BASE | MLP | {"mask_ratio": 0.0}),
+    "ViTMSNForImageClassification": ("ViTMSNConfig", BASE | MLP | LABELS),
+    "DeiTForImageClassification": ("DeiTConfig", BASE | MLP | LABELS),
+    "DeiTForImageClassificationWithTeacher": ("DeiTConfig", BASE | MLP | LABELS),
+    "IJepaForImageClassification": ("IJepaConfig", BASE | MLP | LABELS),
+    "Dinov2Model": ("Dinov2Config", DINO),
+    "Dinov2ForImageClassification": ("Dinov2Config", DINO | LABELS),
+    "Dinov2ForImageClassification, SwiGLU": ("Dinov2Config", DINO | LABELS | {"use_swiglu_ffn": True}),
+    "Dinov2ForImageClassification, positions for 74, images of 32": (
+        "Dinov2Config", DINO | LABELS | {"image_size": 74, "patch_size": 2}),
+    "Dinov2ForImageClassification, patches of 7 in images of 16": ("Dinov2Config", DINO | LABELS | {"patch_size": 7}),
+    "Dinov2WithRegistersForImageClassification": (
+        "Dinov2WithRegistersConfig", DINO | LABELS | {"num_register_tokens": 2}),
+    "DINOv3ViTModel": ("DINOv3ViTConfig", BASE | MLP | {"num_register_tokens": 2}),
+    "CLIPModel": ("CLIPConfig", PARTS | {"projection_dim": 5}),
+    "CLIPVisionModel": ("CLIPVisionConfig", BASE | MLP),
+    "CLIPVisionModelWithProjection": ("CLIPVisionConfig", BASE | MLP | {"projection_dim": 5}),
+    "CLIPForImageClassification": ("CLIPConfig", PARTS | LABELS),
+    "SiglipModel": ("SiglipConfig", PARTS),
+    "SiglipVisionModel": ("SiglipVisionConfig", BASE | MLP),
+    "SiglipVisionModel, patches of 4 in images of 18": ("SiglipVisionConfig", BASE | MLP | {"image_size": 18}),
+    "SiglipForImageClassification": ("SiglipConfig", PARTS | LABELS),
+    "Siglip2VisionModel": ("Siglip2VisionConfig", ANY_SHAPE),
+    "Siglip2ForImageClassification": ("Siglip2Config", {"vision_config": ANY_SHAPE, "text_config": TEXT} | LABELS),
+    "ResNetForImageClassification": (
+        "ResNetConfig", {"embedding_size": 4, "hidden_sizes": [16, 32], "depths": [2, 1]} | LABELS),
+    "BeitForImageClassification": ("BeitConfig", BASE | MLP | LABELS | {"use_relative_position_bias": True}),
+}  # fmt: skip
+"""(the class of the configuration, its fields) by the model's class and what is special in it."""
 
-def hugging_face(title: str, sizes: tuple, *, is_refused: bool = False, beside: dict | None = None, **options: Any):
-    """Adds a class of Hugging Face's; `options`: `config`, its class and fields, and arguments of its forward."""
+
+def of_hugging_face(title: str) -> Any:
+    """A model of this title, with random weights."""
+    import transformers
+
+    kind, fields = HUGGING_FACE[title]
+    return noisy(getattr(transformers, title.partition(",")[0])(getattr(transformers, kind)(**fields)))
+
+
+def answer_of(model: Any, x: np.ndarray, **forward: Any) -> np.ndarray:
+    """What it answers to images: logits, embeddings, or the features of the class token."""
+    import torch
+    from make_fixtures import patches_of
+
+    kind, images = type(model).__name__, channels_first(x)
+    given = patches_of(images, 4) if kind.startswith("Siglip2") else {"pixel_values": images}
+    with torch.no_grad():
+        if kind in ("CLIPModel", "SiglipModel"):
+            found = model.get_image_features(**given)
+            return (found if torch.is_tensor(found) else found.pooler_output).numpy()
+        model = model.vit if kind in ("ViTForMaskedImageModeling", "ViTMAEForPreTraining") else model
+        found = model(**given, **forward)
+    if type(model).__name__ in ("ViTModel", "ViTMAEModel"):
+        return found.last_hidden_state[:, 0].numpy()
+    return next(found[key] for key in ("logits", "image_embeds", "pooler_output") if key in found).numpy()
+
+
+def hugging_face(title: str, *sizes: Any, is_refused: bool = False, beside: dict | None = None, **forward: Any) -> None:
+    """Adds a model of HUGGING_FACE, at these sizes too; `forward`: arguments of its forward."""
 
     def make(folder: Path) -> Answer:
-        import torch
-        import transformers
-
-        kind, fields = options["config"]
-        model = noisy(getattr(transformers, title.partition(",")[0])(getattr(transformers, kind)(**fields)))
+        model = of_hugging_face(title)
         model.save_pretrained(folder)
         if beside is not None:
             (folder / "preprocessor_config.json").write_text(json.dumps(beside))
-
-        def answer(x: np.ndarray) -> np.ndarray:
-            from make_fixtures import patches_of
-
-            images = channels_first(x)
-            given = patches_of(images, 4) if kind == "Siglip2VisionConfig" else {"pixel_values": images}
-            with torch.no_grad():
-                found = model(**given, **options.get("forward", {}))
-            return next(found[key] for key in ("logits", "image_embeds", "pooler_output") if key in found).numpy()
-
-        return answer
+        return lambda x: answer_of(model, x, **forward)
 
     FILES[title] = Case(make, sizes, is_refused)
 
 
-RESIZES = {"forward": {"interpolate_pos_encoding": True}}
-NARROW = {"shortest_edge": 36}, {"height": 32, "width": 32}
-CROPPED = {"image_processor_type": "BitImageProcessor", "size": NARROW[0], "crop_size": NARROW[1]}
-hugging_face("ViTForImageClassification", OTHER, config=("ViTConfig", BASE | MLP | LABELS), **RESIZES)
-hugging_face("DeiTForImageClassification", OTHER, config=("DeiTConfig", BASE | MLP | LABELS), **RESIZES)
-hugging_face("IJepaForImageClassification", OTHER, config=("IJepaConfig", BASE | MLP | LABELS), **RESIZES)
-hugging_face("Dinov2ForImageClassification", OTHER, config=("Dinov2Config", BASE | LABELS | {"mlp_ratio": 1}))
-hugging_face(
-    "Dinov2ForImageClassification, positions for 74, images of 32",
-    (74, 18),
-    beside=CROPPED,
-    config=("Dinov2Config", BASE | LABELS | {"mlp_ratio": 1, "image_size": 74, "patch_size": 2}),
-)
-hugging_face(
-    "Dinov2ForImageClassification, patches of 7 in images of 16",
-    (21, 30, (23, 40)),
-    config=("Dinov2Config", BASE | LABELS | {"mlp_ratio": 1, "patch_size": 7}),
-)
-hugging_face(
-    "Dinov2WithRegistersForImageClassification",
-    OTHER,
-    config=("Dinov2WithRegistersConfig", BASE | LABELS | {"mlp_ratio": 1, "num_register_tokens": 2}),
-)
-hugging_face("DINOv3ViTModel", OTHER, config=("DINOv3ViTConfig", BASE | MLP | {"num_register_tokens": 2}))
-hugging_face("SiglipVisionModel", OTHER, config=("SiglipVisionConfig", BASE | MLP), **RESIZES)
-hugging_face(
-    "SiglipVisionModel, patches of 4 in images of 18",
-    (22, 34, (14, 23)),
-    config=("SiglipVisionConfig", BASE | MLP | {"image_size": 18}),
-    **RESIZES,
-)
-hugging_face(
-    "Siglip2VisionModel",
-    OTHER,
-    config=("Siglip2VisionConfig", {k: v for k, v in BASE.items() if k != "image_size"} | MLP | {"num_patches": 16}),
-)
-hugging_face(
-    "CLIPVisionModelWithProjection", OTHER, config=("CLIPVisionConfig", BASE | MLP | {"projection_dim": 5}), **RESIZES
-)
-hugging_face(
-    "ResNetForImageClassification",
-    (64, 33, (40, 65)),
-    config=("ResNetConfig", {"embedding_size": 4, "hidden_sizes": [16, 32], "depths": [2, 1]} | LABELS),
-)
-hugging_face(
-    "BeitForImageClassification",
-    (),
-    is_refused=True,
-    config=("BeitConfig", BASE | MLP | LABELS | {"use_relative_position_bias": True}),
-)
+RESIZES = {"interpolate_pos_encoding": True}
+CROPPED = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 36}}
+CROPPED |= {"crop_size": {"height": 32, "width": 32}}
+hugging_face("ViTForImageClassification", *OTHER, **RESIZES)
+hugging_face("DeiTForImageClassification", *OTHER, **RESIZES)
+hugging_face("IJepaForImageClassification", *OTHER, **RESIZES)
+hugging_face("Dinov2ForImageClassification", *OTHER)
+hugging_face("Dinov2ForImageClassification, positions for 74, images of 32", 74, 18, beside=CROPPED)
+hugging_face("Dinov2ForImageClassification, patches of 7 in images of 16", 21, 30, (23, 40))
+hugging_face("Dinov2WithRegistersForImageClassification", *OTHER)
+hugging_face("DINOv3ViTModel", *OTHER)
+hugging_face("SiglipVisionModel", *OTHER, **RESIZES)
+hugging_face("SiglipVisionModel, patches of 4 in images of 18", 22, 34, (14, 23), **RESIZES)
+hugging_face("Siglip2VisionModel", *OTHER)
+hugging_face("CLIPVisionModelWithProjection", *OTHER, **RESIZES)
+hugging_face("ResNetForImageClassification", 64, 33, (40, 65))
+hugging_face("BeitForImageClassification", is_refused=True)
 
 
 # timm
@@ -378,11 +398,6 @@ PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
                    "size": {"shortest_edge": 224}}),
     "ConvNextImageProcessor, shortest_edge 384: warped": (
         "resnet", {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 384}}),
-    "EfficientNetImageProcessor": (
-        "resnet", {"image_processor_type": "EfficientNetImageProcessor", "size": SQUARE}),
-    "EfficientNetImageProcessor, rescale_offset, include_top false": (
-        "resnet", {"image_processor_type": "EfficientNetImageProcessor", "size": SQUARE, "rescale_offset": True,
-                   "include_top": False, "rescale_factor": 1 / 127.5, "do_center_crop": True, "crop_size": 180}),
     "no preprocessor_config.json": ("vit", {}),
     "MobileViTImageProcessor": ("vit", {"image_processor_type": "MobileViTImageProcessor", "size": SQUARE}),
     "timm, crop_pct 0.9": ("timm", {"input_size": [3, 224, 224], "crop_pct": 0.9, "mean": [0.5] * 3, "std": [0.5] * 3}),

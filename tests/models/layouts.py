@@ -2,6 +2,7 @@
 
 import functools
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -128,3 +129,15 @@ def google(config, w, heads_fused=False, positions="Transformer/posembed_input/p
                 fused = value.reshape(-1) if name == "bias" else value.reshape(config.width, config.width)
                 out[f"{root}/MultiHeadDotProductAttention_1/{part}/{name}"] = fused if heads_fused else value
     return {name: np.asarray(value) for name, value in out.items()}
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
+
+
+def conversion(title, folder, **replaced):
+    """Runs a program of "Convert other formats" in docs/reference/models.md on a folder, with replaced texts."""
+    text = PAGE.read_text().split(f"\n#### {title}\n")[1].split("```py\n")[1].split("```")[0]
+    for old, new in {"FOLDER": str(folder), **replaced}.items():
+        assert old in text, f"{title} has no {old}"
+        text = text.replace(old, new)
+    exec(compile(text, title, "exec"), {})

@@ -5,10 +5,10 @@
 Without a pattern it writes its table to docs/reference/compatibility.md.
 
 Every case makes a small random model, writes its file to a folder, and returns what torch answers. `tj.load` of the
-folder must agree within 1e-4 of the largest output. torchvision and open_clip are not imported: small modules here have
-the names of torchvision 0.29 and open_clip 3.
+folder must agree within 1e-4 of the largest output.
 """
 
+import argparse
 import json
 import re
 import sys
@@ -19,22 +19,21 @@ import jax
 import ml_dtypes
 import numpy as np
 import torch
-from compatibility import BASE, LABELS, MLP, PAGE, channels_first, noisy
+from compatibility import BASE, HUGGING_FACE, MLP, PAGE, answer_of, channels_first, noisy, of_hugging_face
+from layouts import PAGE as MODELS
+from layouts import conversion
 from safetensors.torch import save_file
-from torch import nn
 
 import tangent_jax as tj
 from tangent_jax.core.checks import InputError
 
-TEXT = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 50}
-OFF_GRID = {name: value for name, value in BASE.items() if name != "image_size"}
 CASES = {}
 BEGIN, END = "<!-- names -->", "<!-- /names -->"
 HEADER = (
     "### Names, prefixes and forms of files",
     "",
     "As above, at the file's own image size. `save_pretrained(save_original_format=False)` writes the names of",
-    "transformers 5. torchvision's and open_clip's answers are those of small modules with their names.",
+    "transformers 5.",
     "",
     "| file | difference |",
     "|---|---|",
@@ -56,83 +55,16 @@ def images_of(side=16):
 # Hugging Face's classes, each under the names of transformers 4 and of 5
 
 
-def hugging_face():
-    import transformers as t
-
-    parts = {"vision_config": {**BASE, **MLP}, "text_config": TEXT}
-    dino = {**BASE, "mlp_ratio": 1}
-    decoder = {f"decoder_{name}": 8 for name in ("hidden_size", "intermediate_size")}
-    decoder |= {"decoder_num_attention_heads": 2, "decoder_num_hidden_layers": 1, "mask_ratio": 0.0}
-    registers = {**dino, "num_register_tokens": 2}
-    return {
-        "ViTForImageClassification": lambda: t.ViTForImageClassification(t.ViTConfig(**BASE, **MLP, **LABELS)),
-        "ViTModel": lambda: t.ViTModel(t.ViTConfig(**BASE, **MLP)),
-        "ViTForMaskedImageModeling": lambda: t.ViTForMaskedImageModeling(t.ViTConfig(**BASE, **MLP, encoder_stride=4)),
-        "ViTMAEForPreTraining": lambda: t.ViTMAEForPreTraining(t.ViTMAEConfig(**BASE, **MLP, **decoder)),
-        "ViTMAEModel": lambda: t.ViTMAEModel(t.ViTMAEConfig(**BASE, **MLP, mask_ratio=0.0)),
-        "ViTMSNForImageClassification": lambda: t.ViTMSNForImageClassification(
-            t.ViTMSNConfig(**BASE, **MLP, **LABELS)
-        ),
-        "DeiTForImageClassification": lambda: t.DeiTForImageClassification(t.DeiTConfig(**BASE, **MLP, **LABELS)),
-        "DeiTForImageClassificationWithTeacher": lambda: t.DeiTForImageClassificationWithTeacher(
-            t.DeiTConfig(**BASE, **MLP, **LABELS)
-        ),
-        "IJepaForImageClassification": lambda: t.IJepaForImageClassification(t.IJepaConfig(**BASE, **MLP, **LABELS)),
-        "Dinov2Model": lambda: t.Dinov2Model(t.Dinov2Config(**dino)),
-        "Dinov2ForImageClassification": lambda: t.Dinov2ForImageClassification(t.Dinov2Config(**dino, **LABELS)),
-        "Dinov2ForImageClassification, SwiGLU": lambda: t.Dinov2ForImageClassification(
-            t.Dinov2Config(**dino, use_swiglu_ffn=True, **LABELS)
-        ),
-        "Dinov2WithRegistersForImageClassification": lambda: t.Dinov2WithRegistersForImageClassification(
-            t.Dinov2WithRegistersConfig(**registers, **LABELS)
-        ),
-        "DINOv3ViTModel": lambda: t.DINOv3ViTModel(t.DINOv3ViTConfig(**BASE, **MLP, num_register_tokens=2)),
-        "CLIPModel": lambda: t.CLIPModel(t.CLIPConfig(**parts, projection_dim=5)),
-        "CLIPVisionModel": lambda: t.CLIPVisionModel(t.CLIPVisionConfig(**BASE, **MLP)),
-        "CLIPVisionModelWithProjection": lambda: t.CLIPVisionModelWithProjection(
-            t.CLIPVisionConfig(**BASE, **MLP, projection_dim=5)
-        ),
-        "CLIPForImageClassification": lambda: t.CLIPForImageClassification(t.CLIPConfig(**parts, **LABELS)),
-        "SiglipModel": lambda: t.SiglipModel(t.SiglipConfig(**parts)),
-        "SiglipVisionModel": lambda: t.SiglipVisionModel(t.SiglipVisionConfig(**BASE, **MLP)),
-        "SiglipForImageClassification": lambda: t.SiglipForImageClassification(t.SiglipConfig(**parts, **LABELS)),
-        "Siglip2ForImageClassification": lambda: t.Siglip2ForImageClassification(
-            t.Siglip2Config(
-                vision_config={**OFF_GRID, **MLP, "num_patches": 16}, text_config=TEXT, **LABELS
-            )
-        ),
-    }  # fmt: skip
-
-
-def answer_of(model, x):
-    """What a model of Hugging Face's answers to images: logits, embeddings, or the features of the class token."""
-    images = {"pixel_values": channels_first(x)}
-    kind = type(model).__name__
-    with torch.no_grad():
-        if kind in ("CLIPModel", "SiglipModel"):
-            return pooled(model.get_image_features(**images))
-        if kind.startswith("Siglip2"):
-            from make_fixtures import patches_of
-
-            return model(**patches_of(images["pixel_values"], 4)).logits.numpy()
-        if kind in ("ViTForMaskedImageModeling", "ViTMAEForPreTraining"):
-            return model.vit(**images).last_hidden_state[:, 0].numpy()
-        answer = model(**images)
-        if kind in ("ViTModel", "ViTMAEModel"):
-            return answer.last_hidden_state[:, 0].numpy()
-        return next(answer[key] for key in ("logits", "image_embeds", "pooler_output") if key in answer).numpy()
-
-
-def pooled(answer):
-    return (answer if torch.is_tensor(answer) else answer.pooler_output).numpy()
+UNNAMED = ("positions for", "patches of", "Siglip2VisionModel", "ResNet", "Beit")
+"""What the titles of models contain that compatibility.py tries alone."""
 
 
 def hugging_face_cases():
-    for name, make in hugging_face().items():
-        for original in (True, False):
+    for name in HUGGING_FACE:
+        for original in (True, False) if not any(part in name for part in UNNAMED) else ():
 
-            def saved(folder, make=make, original=original):
-                model = noisy(make())
+            def saved(folder, name=name, original=original):
+                model = of_hugging_face(name)
                 model.save_pretrained(folder, save_original_format=original)
                 return answer_of(model, images_of())
 
@@ -141,7 +73,7 @@ def hugging_face_cases():
 
 @case("ViTForImageClassification, sharded")
 def sharded(folder):
-    model = noisy(hugging_face()["ViTForImageClassification"]())
+    model = of_hugging_face("ViTForImageClassification")
     model.save_pretrained(folder, max_shard_size="10KB")
     assert len([*folder.glob("*.safetensors")]) > 2
     return answer_of(model, images_of())
@@ -152,7 +84,7 @@ def of_config_dict(folder):
     """The fields of vision_config_dict win, as transformers reads them again."""
     import transformers as t
 
-    model = noisy(hugging_face()["CLIPModel"]())
+    model = of_hugging_face("CLIPModel")
     model.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     config["vision_config_dict"] = {**BASE, **MLP, "num_attention_heads": 2, "hidden_act": "gelu"}
@@ -163,7 +95,7 @@ def of_config_dict(folder):
 def prefixed(name, prefix, more=()):
     @case(f"{name}, prefix {prefix}")
     def made(folder):
-        model = noisy(hugging_face()[name]())
+        model = of_hugging_face(name)
         model.save_pretrained(folder)
         from safetensors.torch import load_file
 
@@ -190,7 +122,7 @@ TIMM_ARGS = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_
 def timm_model(name="vit_tiny_patch16_224", **args):
     from timm_models import timm
 
-    return noisy(timm.create_model(name, num_classes=5, **{**TIMM_ARGS, **args}))
+    return noisy(timm.create_model(name, **{**TIMM_ARGS, "num_classes": 5, **args}))
 
 
 def write_timm(folder, model, name="vit_tiny_patch16_224", prefix="", rename=lambda name: name, **args):
@@ -239,6 +171,39 @@ def timm_wrapper(folder):
     config["architectures"] = ["TimmWrapperForImageClassification"]
     (folder / "config.json").write_text(json.dumps(config))
     return answer
+
+
+OF_DINOV3 = (
+    (r"reg_token", "storage_tokens"),
+    (r"(.*)gamma_([12])", r"\1ls\2.gamma"),
+    (r"(.*mlp\.)fc1_g(.*)", r"\1w1\2"),
+    (r"(.*mlp\.)fc1_x(.*)", r"\1w2\2"),
+)
+"""(timm's name, DINOv3's own)."""
+
+
+def own_dinov3(title, name):
+    @case(f"DINOv3's own names{title}")
+    def made(folder):
+        model = timm_model(name, num_classes=0, global_pool="token")
+        state = {n: v for n, v in model.state_dict().items() if "rope" not in n}
+        q, v = ({n: state.pop(n) for n in [*state] if n.endswith(f".{part}_bias")} for part in "qv")
+        tensors = {"mask_token": torch.ones(1, 24), "rope_embed.periods": 100 ** (torch.arange(2) / 2)}
+        is_gated = any("fc1_g" in n for n in state)
+        for n, value in state.items():
+            for theirs, own in OF_DINOV3:
+                n = re.sub(f"^{theirs}$", own, n)
+            tensors[n.replace("mlp.fc2", "mlp.w3") if is_gated else n] = value
+        for n, bias in q.items():
+            own = n.replace("q_bias", "qkv.bias")
+            tensors[own] = torch.cat([bias, torch.full((24,), 9.0), v[n.replace("q_bias", "v_bias")]])
+            tensors[f"{own}_mask"] = torch.tensor([1.0, 0.0, 1.0]).repeat_interleave(24)
+        save_file({n: v.clone().contiguous() for n, v in tensors.items()}, folder / "model.safetensors")
+        return answers(model, 224)
+
+
+own_dinov3("", "vit_small_patch16_dinov3_qkvb")
+own_dinov3(", gated", "vit_small_plus_patch16_dinov3_qkvb")
 
 
 # Google's npz: timm's own reader of such files answers
@@ -331,76 +296,7 @@ for npz_title, npz_args in NPZ.items():
         npz_case(npz_title, npz_args, bfloat16)
 
 
-# torchvision and open_clip: their names, by small modules
-
-
-class Block(nn.Module):
-    """A pre-norm block of nn.MultiheadAttention, as both have it."""
-
-    def __init__(self, d, heads, hidden, names, act, eps):
-        super().__init__()
-        attention, mlp, (first, second) = names
-        self.names = attention, mlp
-        self.ln_1, self.ln_2 = nn.LayerNorm(d, eps), nn.LayerNorm(d, eps)
-        self.add_module(attention, nn.MultiheadAttention(d, heads, batch_first=True))
-        inner = nn.Module()
-        inner.add_module(first, nn.Linear(d, hidden))
-        inner.add_module(second, nn.Linear(hidden, d))
-        self.add_module(mlp, inner)
-        self.act, self.inner = act, (first, second)
-
-    def forward(self, x):
-        attention, mlp = (getattr(self, name) for name in self.names)
-        z = self.ln_1(x)
-        x = x + attention(z, z, z, need_weights=False)[0]
-        first, second = (getattr(mlp, name) for name in self.inner)
-        return x + second(self.act(first(self.ln_2(x))))
-
-
-class TorchVision(nn.Module):
-    """torchvision.models.VisionTransformer."""
-
-    def __init__(self, d=768, depth=12, heads=12, hidden=3072, patch=32, side=64, mlp=("0", "3")):
-        super().__init__()
-        self.class_token = nn.Parameter(torch.zeros(1, 1, d))
-        self.conv_proj = nn.Conv2d(3, d, patch, patch)
-        self.encoder = nn.Module()
-        self.encoder.pos_embedding = nn.Parameter(torch.zeros(1, (side // patch) ** 2 + 1, d))
-        self.encoder.layers = nn.Sequential()
-        for i in range(depth):
-            block = Block(d, heads, hidden, ("self_attention", "mlp", mlp), nn.GELU(), 1e-6)
-            self.encoder.layers.add_module(f"encoder_layer_{i}", block)
-        self.encoder.ln = nn.LayerNorm(d, 1e-6)
-        self.heads = nn.Sequential()
-        self.heads.add_module("head", nn.Linear(d, 5))
-
-    def forward(self, images):
-        x = self.conv_proj(images).flatten(2).transpose(1, 2)
-        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1) + self.encoder.pos_embedding
-        return self.heads(self.encoder.ln(self.encoder.layers(x))[:, 0])
-
-
-class OpenClip(nn.Module):
-    """open_clip's VisionTransformer."""
-
-    def __init__(self, act, d=128, depth=2, heads=2, patch=4, side=16):
-        super().__init__()
-        self.class_embedding = nn.Parameter(torch.zeros(d))
-        self.positional_embedding = nn.Parameter(torch.zeros((side // patch) ** 2 + 1, d))
-        self.conv1 = nn.Conv2d(3, d, patch, patch, bias=False)
-        self.ln_pre, self.ln_post = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.transformer = nn.Module()
-        blocks = [Block(d, heads, 4 * d, ("attn", "mlp", ("c_fc", "c_proj")), act, 1e-5) for _ in range(depth)]
-        self.transformer.resblocks = nn.ModuleList(blocks)
-        self.proj = nn.Parameter(torch.zeros(d, 5))
-
-    def forward(self, images):
-        x = self.conv1(images).flatten(2).transpose(1, 2)
-        x = torch.cat([self.class_embedding.expand(len(x), 1, -1), x], 1) + self.positional_embedding
-        x = self.ln_pre(x)
-        for block in self.transformer.resblocks:
-            x = block(x)
-        return self.ln_post(x[:, 0]) @ self.proj
+# torchvision and open_clip
 
 
 def answers(model, side=16):
@@ -408,23 +304,17 @@ def answers(model, side=16):
         return model(channels_first(images_of(side))).numpy()
 
 
-for mlp_names in (("0", "3"), ("linear_1", "linear_2")):
+for mlp_names in ({"0": "0", "3": "3"}, {"0": "linear_1", "3": "linear_2"}):  # since 0.14, and before
 
-    @case(f"torchvision's vit_b_32, MLPs named {', '.join(mlp_names)}")
+    @case(f"torchvision's vit_b_32, MLPs named {', '.join(mlp_names.values())}")
     def torchvision(folder, names=mlp_names):
-        model = noisy(TorchVision(mlp=names))
-        save_file(model.state_dict(), folder / "model.safetensors")
+        import timm_models  # noqa: F401  (it finds torchvision)
+        from torchvision.models import vit_b_32
+
+        model = noisy(vit_b_32(image_size=64, num_classes=5))
+        state = {re.sub(r"(mlp\.)(\d)", lambda m: m[1] + names[m[2]], n): v for n, v in model.state_dict().items()}
+        save_file(state, folder / "model.safetensors")
         return answers(model, 64)
-
-
-def open_clip_config(**more):
-    vision = {"image_size": 16, "layers": 2, "width": 128, "patch_size": 4}
-    return {"model_cfg": {"embed_dim": 5, "vision_cfg": vision, "text_cfg": {"width": 8}, **more}}
-
-
-class QuickGELU(nn.Module):
-    def forward(self, x):
-        return x * torch.sigmoid(1.702 * x)
 
 
 for quick in (False, True):
@@ -432,15 +322,17 @@ for quick in (False, True):
 
         @case(f"open_clip's {'whole model' if whole else 'visual tower'}{', quick_gelu' if quick else ''}")
         def open_clip(folder, quick=quick, whole=whole):
-            model = noisy(OpenClip(QuickGELU() if quick else nn.GELU()))
-            tensors = model.state_dict()
-            if whole:
-                text = ("positional_embedding", "text_projection", "token_embedding.weight", "ln_final.weight")
-                text += ("transformer.resblocks.0.ln_1.weight", "logit_scale")
-                tensors = {f"visual.{n}": v for n, v in tensors.items()} | {n: torch.ones(3) for n in text}
-            save_file(tensors, folder / "model.safetensors")
-            (folder / "open_clip_config.json").write_text(json.dumps(open_clip_config(quick_gelu=quick)))
-            return answers(model)
+            import timm_models  # noqa: F401  (it finds open_clip)
+            from open_clip import CLIP
+
+            vision = {"image_size": 16, "layers": 2, "width": 128, "patch_size": 4}
+            text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
+            model = noisy(CLIP(5, dict(vision), dict(text), quick_gelu=quick))
+            state = (model if whole else model.visual).state_dict()
+            save_file({n: v.clone().contiguous() for n, v in state.items()}, folder / "model.safetensors")
+            config = {"model_cfg": {"embed_dim": 5, "vision_cfg": vision, "text_cfg": text, "quick_gelu": quick}}
+            (folder / "open_clip_config.json").write_text(json.dumps(config))
+            return answers(model.visual)
 
 
 @case("open_clip's SigLIP, whose tower timm builds")
@@ -455,6 +347,48 @@ def open_clip_of_timm(folder):
     config = {"model_cfg": {"embed_dim": 768, "vision_cfg": {"timm_model_name": name, "timm_pool": "map"}}}
     (folder / "open_clip_config.json").write_text(json.dumps(config))
     return answers(model, 224)
+
+
+# Other formats: the programs of docs/reference/models.md, each on a checkpoint as its own program writes it
+
+
+PICKLES = {
+    "timm's train.py": lambda state: {"epoch": 1, "state_dict": state, "args": argparse.Namespace(lr=0.1)},
+    "MAE, DeiT": lambda state: {"model": state, "optimizer": {"state": {}}, "args": argparse.Namespace(lr=0.1)},
+    "DINO": lambda state: {"student": {"a": torch.ones(3)}, "teacher": state, "args": argparse.Namespace(lr=0.1)},
+    "transformers": lambda state: state,
+}
+
+
+def pickle_case(title, wrap):
+    @case(f"a pickle of {title}, converted")
+    def made(folder):
+        model = timm_model()
+        answer = write_timm(folder, model)
+        (folder / "model.safetensors").unlink()
+        torch.save(wrap(model.state_dict()), folder / "FILE.pth")
+        of_teacher = {'["state_dict", "model", "module"]': '["teacher"]'} if title == "DINO" else {}
+        only = {'sorted(folder.glob("pytorch_model*.bin"))': f'[pathlib.Path("{folder}/FILE.pth")]'}
+        conversion("Pickles of PyTorch", folder, **only, **of_teacher)
+        return answer
+
+
+for pickle_title, wrapped_by in PICKLES.items():
+    pickle_case(pickle_title, wrapped_by)
+
+
+@case("FSDP's parts, merged by accelerate")
+def of_fsdp(folder):
+    import torch.distributed.checkpoint as dcp
+    from accelerate.utils import merge_fsdp_weights
+
+    model = timm_model()
+    answer = write_timm(folder, model)
+    (folder / "model.safetensors").unlink()
+    dcp.save({"model": model.state_dict()}, checkpoint_id=folder / "pytorch_model_fsdp_0", no_dist=True)
+    assert "`accelerate merge-weights FOLDER/pytorch_model_fsdp_0 FOLDER`" in MODELS.read_text()
+    merge_fsdp_weights(str(folder / "pytorch_model_fsdp_0"), str(folder))  # the command, which also imports timm
+    return answer
 
 
 # All cases

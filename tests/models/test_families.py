@@ -284,7 +284,7 @@ def test_wrong_description_is_refused(tmp_path, changes, match):
 
 def test_file_of_no_family_is_refused(tmp_path):
     path = tmp_path / "m.safetensors"
-    path.write_bytes(encode({"norm.weight": np.ones(3, np.float32)}, {}))
+    path.write_bytes(encode({"my_norm.weight": np.ones(3, np.float32)}, {}))
     titles = "; ".join(re.escape(naming.title) for family in module.FAMILIES for naming in family.namings)
     with pytest.raises(InputError, match=f"{titles}. The nearest is timm, .*"):
         load(path)

@@ -2,13 +2,16 @@
 
 import json
 import re
+import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
-from helpers import assert_rel_close, images, small
-from models.layouts import google, hugging_face, model, said, timm
+from flax.serialization import msgpack_serialize
+from helpers import assert_rel_close, images, small, tree_normal
+from models.layouts import conversion, google, hugging_face, model, said, timm
 from safetensors.numpy import load_file, save_file
 from saved import modern
 
@@ -18,7 +21,7 @@ from tangent_jax.core.preprocessing import CLIP, Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit.config import vit_config
+from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.architectures import REFUSED
 from tangent_jax.pretrained.left_out import KINDS, left_out
@@ -86,6 +89,8 @@ def test_network_beside_others_is_refused(tmp_path):
 def test_moving_average_is_left_out(tmp_path, capsys):
     config, w = model()
     tensors = timm(config, w)
+    averaged = {f"module.{n}": v for n, v in tensors.items()} | {"n_averaged": np.array(9)}  # torch's AveragedModel
+    assert_rel_close(load(write(tmp_path, averaged)).w, w)
     average = {f"model_ema.{name}": value + 1 for name, value in tensors.items()}
     assert_rel_close(load(write(tmp_path, {f"model.{n}": v for n, v in tensors.items()} | average)).w, w)
     assert "the moving average of its weights is left out" in capsys.readouterr().err
@@ -95,6 +100,11 @@ def test_moving_average_is_left_out(tmp_path, capsys):
 def test_unknown_names_name_the_nearest(tmp_path):
     save_file({"embed.weight": ONES, "norm.weight": ONES}, tmp_path / "m.safetensors")
     with pytest.raises(InputError, match=r"The nearest is timm, which lacks 1 of 2: embed\.weight"):
+        load(tmp_path / "m.safetensors")
+    save_file({"vit.layernorm.bias": ONES}, tmp_path / "m.safetensors")
+    with pytest.raises(
+        InputError, match=r"a whole network; it has 1 tensors under names of Hugging Face \(ViT, .*norm"
+    ):
         load(tmp_path / "m.safetensors")
     save_file({"text_model.a": ONES}, tmp_path / "m.safetensors")
     with pytest.raises(InputError, match=r"all its tensors are left out, such as text_model\.a, which is a text tower"):
@@ -124,6 +134,7 @@ EXTRA = {
     "decoder.decoder_embed.weight": ONES,
     "decoder_blocks.0.norm1.weight": ONES,
     "decoder.0.weight": ONES,
+    "mask_token": ONES,
     "text_model.embeddings.token_embedding.weight": ONES,
     "logit_scale": np.float32(3),
     "head.mlp.0.weight": ONES,
@@ -191,6 +202,23 @@ def test_big_vision_npz_is_read(tmp_path, prefix, scanned):
     found = load(tmp_path / "m.npz")
     assert found.model.config == config
     assert trees.fingerprint(found.w) == trees.fingerprint(load(tmp_path / "plain.npz").w)
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_orbax_and_msgpack_are_converted(tmp_path, monkeypatch, is_folder):
+    """By the program of docs/reference/models.md."""
+    config, w = model(activation="gelu_tanh", position_filter="linear_corners")
+    tree = trees.nest({f"params/{name}": value for name, value in google(config, w).items()})
+    if is_folder:
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(tmp_path / "source", tree)
+    else:
+        (tmp_path / "source").write_bytes(msgpack_serialize(tree))
+    monkeypatch.chdir(tmp_path)
+    conversion("Orbax and Flax", tmp_path / "source")
+    found = load(tmp_path / "FILE.npz")
+    assert found.model.config == config
+    assert_rel_close(found.w, w)
 
 
 def test_npz_without_class_token_pools_norm_avg(tmp_path):
@@ -321,7 +349,15 @@ def test_shard_may_link_within_hub_cache(tmp_path):
         ),
         (["optimizer.pt", "training_args.bin", "tf_model.h5"], r"it has tf_model\.h5"),
         (["flax_model.msgpack"], "it has flax_model.msgpack, which is Flax's format"),
-        (["tf_model.h5"], "it has tf_model.h5, which is Keras's format"),
+        (["tf_model.h5"], "it has tf_model.h5, which is TensorFlow's format of transformers 4. Convert it first"),
+        (["model.weights.h5", "task.json"], "it has model.weights.h5, which is Keras's format. No program"),
+        (["model.keras", "metadata.json"], "it has model.keras, which is Keras's format. No program"),
+        (["__0_0.distcp", ".metadata"], "it has __0_0.distcp, .*: accelerate merge-weights FOLDER NEW_FOLDER"),
+        (["pytorch_model_fsdp_0/__0_0.distcp", "optimizer.bin"], "it has pytorch_model_fsdp_0/__0_0.distcp, .*FSDP"),
+        (
+            ["_METADATA", "manifest.ocdbt", "config.json"],
+            "it has _METADATA, which is a part of Orbax's format. Convert",
+        ),
         (["a.safetensors", "b.safetensors"], "it has 2 files, such as a.safetensors, b.safetensors"),
         (["adapter_model.safetensors", "adapter_config.json"], "is an adapter of PEFT"),
         (["README.md"], "must hold model.safetensors; it has README.md"),
@@ -329,9 +365,61 @@ def test_shard_may_link_within_hub_cache(tmp_path):
 )
 def test_folder_without_weights_is_refused(tmp_path, names, match):
     for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(InputError, match=match):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "files", "match"),
+    [
+        ("hf-hub:org/tiny", ["model.safetensors"], None),
+        ("hf-hub:org/tiny@v1.0", ["model.safetensors"], None),
+        (f"hf-hub:org/tiny@{'0' * 40}", ["model.safetensors"], None),
+        ("hf-hub:org/tiny", ["open_clip_model.safetensors"], None),
+        ("hf-hub:org/tiny@v2", ["model.safetensors"], "reachable or in the hub's cache; got LocalEntryNotFoundError"),
+        ("hf-hub:org", ["model.safetensors"], "must be OWNER/NAME or OWNER/NAME@REVISION"),
+        ("hf-hub:org/tiny", ["pytorch_model.bin"], "its weights are of another format, often a pickle"),
+    ],
+)
+def test_hub_revision_is_read_from_its_cache(tmp_path, monkeypatch, source, files, match):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    kept = tmp_path / "models--org--tiny"
+    for folder in (kept / "refs", kept / "snapshots" / ("0" * 40)):
+        folder.mkdir(parents=True)
+    for name in ("main", "v1.0"):
+        (kept / "refs" / name).write_text("0" * 40)
+    config, w = model()
+    folder = write(kept / "snapshots" / ("0" * 40), timm(config, w))
+    (folder / "model.safetensors").rename(folder / files[0])
+    if match is None:
+        assert_rel_close(load(source, "vit_tiny_patch16_224").w, w)
+        return
+    with pytest.raises(InputError, match=match):
+        load(source)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "open_clip_model.safetensors"])
+def test_hub_files_of_weights_alone_are_fetched(tmp_path, monkeypatch, name):
+    hub = pytest.importorskip("huggingface_hub")
+    config, w = model()
+    folder = write(tmp_path, timm(config, w))
+    (folder / "model.safetensors").rename(folder / name)
+    (folder / "pytorch_model.bin").touch()
+    (folder / "cache").mkdir()
+    own = {"model.safetensors", "config.json"}  # open_clip's weights are fetched where no others are
+
+    def fetch(hub_id, revision, allow_patterns):
+        for path in [path for path in folder.iterdir() if any(path.match(pattern) for pattern in allow_patterns)]:
+            shutil.copy(path, folder / "cache" / path.name)
+        return folder / "cache"
+
+    monkeypatch.setattr(hub, "snapshot_download", fetch)
+    assert_rel_close(load("hf-hub:org/tiny").w, w)
+    assert {path.name for path in (folder / "cache").iterdir()} == (own if name in own else {name, "config.json"})
 
 
 def test_only_safetensors_file_is_weights(tmp_path):
@@ -596,3 +684,56 @@ def test_dinov2_names_give_timm_network(tmp_path):
     assert found[0].model == found[1].model
     assert found[0].model.config.registers == 4
     assert_rel_close(found[1].w, found[0].w)
+
+
+OF_DINOV3 = {"layer_scale": True, "class_token": True, "registers": 4, "positions": "rotary", "eps": 1e-5, "classes": 0}
+
+
+def own_dinov3(gated=False, theta=100.0):
+    """(the configuration, the weights, the tensors that DINOv3's own program saves); keys have a masked bias."""
+    config = ViTConfig(32, 2, 2, 24, patch_size=4, image_size=224, gated=gated, rope_theta=theta, **OF_DINOV3)
+    config = config.replace(activation="silu" if gated else "gelu")
+    w = tree_normal(0, initial_weights(VisionTransformer(config), jax.random.key(0)))
+    for i in range(2):
+        w[f"block_{i}"]["attention"]["key"]["bias"] = np.zeros((2, 16), np.float32)
+    tensors = {"storage_tokens": w["registers"][None], "mask_token": np.ones((1, 32)), "local_cls_norm.weight": ONES}
+    tensors |= {"rope_embed.periods": theta ** (np.arange(4) / 4), "projectors.a.0.weight": ONES}
+    for name, value in timm(config.replace(positions="learned"), w | {"registers": w["registers"]}).items():
+        if gated and ".mlp.fc1." in name:
+            gate, other = np.split(value, 2)
+            tensors |= {name.replace("fc1", "w1"): gate, name.replace("fc1", "w2"): other}
+        elif name != "reg_token":
+            tensors[name.replace("fc2", "w3") if gated else name] = value
+        if name.endswith("qkv.bias"):
+            tensors[f"{name}_mask"] = np.repeat([1, 0, 1], 32)
+            tensors[name] = value + np.repeat([0, 9, 0], 32)
+    return config, w, {name: np.ascontiguousarray(value, np.float32) for name, value in tensors.items()}
+
+
+@pytest.mark.parametrize(("gated", "theta", "dtype"), [(False, 1e2, "f4"), (True, 1e4, "f4"), (False, 1e2, "f2")])
+def test_dinov3_own_names_show_the_network(tmp_path, capsys, gated, theta, dtype):
+    config, w, tensors = own_dinov3(gated, theta)
+    tensors["rope_embed.periods"] = tensors["rope_embed.periods"].astype(dtype)
+    save_file({f"teacher.backbone.{name}": value for name, value in tensors.items()}, tmp_path / "m.safetensors")
+    found = load(tmp_path / "m.safetensors")
+    assert found.model.config == config
+    assert_rel_close(found.w, w)
+    assert "for LVD-1689M (ImageNet's colours) is assumed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "match"),
+    [
+        ({"rope_embed.periods": None}, None, "must hold rope_embed.periods, .* Say architecture=NAME"),
+        ({"rope_embed.periods": ONES}, None, "must be powers of one number from 1 on, .* of 32; got .*, 3 in all"),
+        ({"rope_embed.periods": np.float32([1, 2, 3, 9])}, None, "must be powers of one number"),
+        ({"blocks.0.attn.qkv.bias_mask": ONES}, None, r"must have the shape of its mask, \(3,\); got \(96,\)"),
+        ({}, "vit_small_patch16_dinov3", "width of .* must be 384, as vit_small_patch16_dinov3 has; got 32"),
+        ({}, "dinov3-B/16", "width of .* must be 768, as dinov3-B/16 has; got 32"),
+    ],
+)
+def test_wrong_dinov3_file_is_refused(tmp_path, change, name, match):
+    tensors = {name: value for name, value in (own_dinov3()[2] | change).items() if value is not None}
+    save_file(tensors, tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match=match):
+        load(tmp_path / "m.safetensors", name)

@@ -1,6 +1,8 @@
 """One tree from every layout, and one line for every broken file."""
 
+import dataclasses
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
+from tangent_jax.data.sources import Examples
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import vit_config
@@ -34,19 +38,6 @@ def test_timm_names_give_our_tree(tmp_path, changes):
     assert_rel_close(found.w, w)
     assert found.model.preprocessing.mean == (CLIP if config.pre_norm else INCEPTION)[0]
     assert_rel_close(load(tmp_path).w, w)  # the folder
-
-
-def test_mae_weights_lose_decoder(tmp_path):
-    config, w = model()
-    tensors = {k: v for k, v in timm(config, w).items() if not k.startswith("head.")}
-    save_file(
-        {**tensors, "decoder_blocks.0.norm1.weight": np.ones(3), "mask_token": np.ones(3)}, tmp_path / "mae.safetensors"
-    )
-    found = load(
-        said(tmp_path, config={"pretrained_cfg": {"mean": [*IMAGENET[0]], "std": [*IMAGENET[1]]}}) / "mae.safetensors"
-    )
-    assert found.model.config == config.replace(classes=0)
-    assert found.model.preprocessing.mean == IMAGENET[0]
 
 
 @pytest.mark.parametrize("pool", ["avg", "norm_avg"])
@@ -211,9 +202,55 @@ def test_wrong_class_names_are_told(tmp_path, capsys):
     for count in (3, config.classes):
         labels = {str(i): f"class {i}" for i in range(count)}
         (tmp_path / "config.json").write_text(json.dumps({**fields, "id2label": labels}))
-        load(tmp_path / "m.safetensors")
+        found = load(tmp_path / "m.safetensors")
         line = f"names 3 classes in id2label; the head has {config.classes}"
         assert (line in capsys.readouterr().err) == (count == 3)
+        assert found.class_names == (() if count == 3 else tuple(labels.values()))
+
+
+NAMES = tuple(f"class {i}" for i in range(7))
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"id2label": {str(i): NAMES[i] for i in (6, 0, 5, 1, 4, 2, 3)}}, NAMES),
+        ({"label_names": [*NAMES]}, NAMES),
+        ({"id2label": {str(i): f"LABEL_{i}" for i in range(7)}}, ()),
+        ({"id2label": {str(i): "crane" for i in range(7)}}, ("crane",) * 7),
+        ({"id2label": {"a": "b"}}, ()),
+        ({"id2label": 7}, ()),
+        ({}, ()),
+    ],
+)
+def test_class_names_of_config_json(tmp_path, fields, names):
+    config, w = model()
+    save_file(timm(config, w), tmp_path / "model.safetensors")
+    found = load(said(tmp_path, config=fields))
+    assert found.class_names == names
+    save(tmp_path / "ours.safetensors", found)
+    assert load(tmp_path / "ours.safetensors").class_names == names
+
+
+def test_own_head_reads_classes_by_their_names(tmp_path, capsys):
+    """The data set's classes are in the order of their names; the model's are not."""
+    config, w = model()
+    save_file(timm(config, w), tmp_path / "model.safetensors")
+    names = ("c", "a", "g", "b", "d", "f", "e")
+    made = load(said(tmp_path, config={"label_names": [*names]}))
+    inputs = np.random.default_rng(0).integers(0, 256, (7, 8, 8, 3), np.uint8)
+    images = Examples(tuple("0123456"), np.arange(7, dtype=np.int32), inputs.__getitem__, classes=tuple("abcdefg"))
+    features = extract(tangent(made, kind="everything"), images, Cache(tmp_path))
+    assert [names[i] for i in features.targets] == [*images.classes]
+    few = dataclasses.replace(images.take(np.array([0, 1])), classes=("e", "b"))
+    assert extract(tangent(made, kind="everything"), few, Cache(tmp_path)).targets.tolist() == [6, 3]
+    assert not capsys.readouterr().err
+    others = dataclasses.replace(images, classes=tuple("abcdefh"))
+    assert extract(tangent(made, kind="everything"), others, Cache(tmp_path)).targets.tolist() == [*range(7)]
+    line = "none of the model's 7 outputs alone is called h, as one of 7 classes of the data is: .* by their order"
+    assert re.search(line, capsys.readouterr().err)
+    drawn = made.with_head(7, jax.random.key(0))
+    assert extract(tangent(drawn, kind="everything"), images, Cache(tmp_path)).targets.tolist() == [*range(7)]
 
 
 def tiny_shapes():
@@ -305,33 +342,6 @@ def test_real_weights_classify_imagenet(vit_tiny, shared):
     hits = np.concatenate(ranks) == sample.labels[:, None]
     assert abs(hits[:, 0].mean() - 0.80) <= 0.01
     assert abs(hits.any(1).mean() - 0.95) <= 0.01
-
-
-def test_logits_equal_hugging_face(tmp_path):
-    torch = pytest.importorskip("torch", reason="parity needs torch==2.13.0 and transformers: make parity")
-    transformers = pytest.importorskip("transformers", reason="parity needs transformers: make parity")
-    hf = transformers.ViTForImageClassification(
-        transformers.ViTConfig(
-            hidden_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=96,
-            image_size=32,
-            patch_size=8,
-            num_labels=7,
-        )
-    ).eval()
-    with torch.no_grad():
-        for parameter in hf.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    hf.save_pretrained(tmp_path, safe_serialization=True)
-    found = load(tmp_path)
-    x = np.random.default_rng(0).normal(size=(3, 32, 32, 3)).astype(np.float32)
-    with torch.no_grad():
-        want = hf(torch.from_numpy(x.transpose(0, 3, 1, 2).copy())).logits.numpy()
-    got = found.model.apply(found.w, x)
-    assert found.model.config.heads == 4
-    assert np.abs(np.asarray(got) - want).max() <= 1e-4
 
 
 def altered(folder, **changed):

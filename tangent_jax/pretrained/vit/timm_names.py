@@ -32,9 +32,9 @@ RENAMED = (
 GAMMA = re.compile(r"blocks\.\d+\.gamma_[12]")
 
 
-def timm_name_of(name: str) -> str:
-    """Returns timm's name of one tensor."""
-    for theirs, ours in RENAMED:
+def renamed(name: str, table: Iterable[tuple[str, str]]) -> str:
+    """Returns the name by the rows (pattern, new name) of a table, one after the other."""
+    for theirs, ours in table:
         match = re.fullmatch(theirs, name)
         if match:
             name = match.expand(ours)
@@ -50,7 +50,9 @@ def is_of_eva(names: Iterable[str]) -> bool:
 def with_timm_names(file: Tensors) -> Tensors:
     """Returns the file under timm's names; as it is if two of its tensors then had one name."""
     keeps_gammas = is_of_eva(file.tensors)
-    spelled = {name: name if keeps_gammas and GAMMA.fullmatch(name) else timm_name_of(name) for name in file.tensors}
+    spelled = {
+        name: name if keeps_gammas and GAMMA.fullmatch(name) else renamed(name, RENAMED) for name in file.tensors
+    }
     if len({*spelled.values()}) < len(spelled):  # translate says which
         return file
     tensors = {spelled[name]: value for name, value in file.tensors.items()}

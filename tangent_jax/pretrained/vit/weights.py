@@ -37,7 +37,7 @@ from tangent_jax.pretrained.processors import (
     images_of,
     images_or_published,
 )
-from tangent_jax.pretrained.vit import open_clip
+from tangent_jax.pretrained.vit import dinov3, open_clip
 from tangent_jax.pretrained.vit.stated import (
     DEFAULT_HEADS,
     PLAIN,
@@ -53,7 +53,7 @@ from tangent_jax.pretrained.vit.stated import (
 from tangent_jax.pretrained.vit.stated import (
     WRAPPER as TIMM_WRAPPER,
 )
-from tangent_jax.pretrained.vit.timm_names import timm_name_of, with_timm_names
+from tangent_jax.pretrained.vit.timm_names import RENAMED, renamed, with_timm_names
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -215,6 +215,14 @@ def from_dinov3(file: Tensors) -> Pretrained:
     )
 
 
+def from_own_dinov3(file: Tensors) -> Pretrained:
+    """Reads tensors under DINOv3's own names, and EUPE's."""
+    flat = translate(dinov3.with_timm_names(file), TIMM_EVA, file.path, "DINOv3's own program")
+    line = "as DINOv3's for LVD-1689M (ImageNet's colours) is assumed; those for SAT-493M have others"
+    images = images_of(file) or images_assumed(file.path, PUBLISHED["dinov3_vit"].preprocessing, line)
+    return build(flat, file._replace(beside={}), dinov3.facts_of(file), images, is_of_any_size=True)
+
+
 def from_tower(file: Tensors) -> Pretrained:
     """Reads the vision tower of CLIP or SigLIP under Hugging Face's names; CLIP's projection is the head."""
     file = tower_of(file)
@@ -230,14 +238,12 @@ def from_tower(file: Tensors) -> Pretrained:
     if is_of_any_shape:
         kind = "siglip2"
     fields["position_filter"] = "bilinear" if is_of_any_shape else "bicubic_plain"
-    flat, pool = with_head_of_mean(flat) if "head/kernel" in flat else (with_projection(flat), {})
+    if "head/kernel" in flat:
+        flat, pool = with_head_of_mean(flat)
+    else:  # CLIP's projection is the head
+        flat, pool = {name.replace("projection/", "head/"): value for name, value in flat.items()}, {}
     images = images_or_published(file, kind, PUBLISHED[kind])
     return build(flat, file, {**fields, **read_fields(file), **pool}, images, is_of_any_size=is_of_any_shape)
-
-
-def with_projection(flat: Flat) -> Flat:
-    """The leaves with CLIP's projection as the head."""
-    return {name.replace("projection/", "head/"): value for name, value in flat.items()}
 
 
 def with_head_of_mean(flat: Flat) -> tuple[Flat, dict[str, Any]]:
@@ -470,7 +476,12 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
 
 def covers_of_timm(name: str) -> bool:
     """True for a name of timm's, or of a program whose names are read as timm's."""
-    return covers(TIMM_EVA)(name) or covers(TIMM_EVA)(timm_name_of(name))
+    return covers(TIMM_EVA)(name) or covers(TIMM_EVA)(renamed(name, RENAMED))
+
+
+def covers_of_own_dinov3(name: str) -> bool:
+    """True for a name of DINOv3's own program."""
+    return dinov3.is_constant(name) or covers(TIMM_EVA)(renamed(name, dinov3.RENAMED))
 
 
 def covers_of_google(name: str) -> bool:
@@ -492,6 +503,13 @@ FAMILY = Family(
             of_timm=True,
             covers=covers_of_timm,
             model_types=(TIMM_WRAPPER,),
+        ),
+        Naming(
+            "DINOv3's own",
+            any_name(r"storage_tokens$|rope_embed\.periods$"),
+            from_own_dinov3,
+            of_timm=True,
+            covers=covers_of_own_dinov3,
         ),
         Naming(
             "Hugging Face (CLIP, SigLIP)",
