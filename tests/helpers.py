@@ -27,7 +27,8 @@ from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.solver.statistics import as_tree, moments
+from tangent_jax.solver.leaves import as_tree
+from tangent_jax.solver.statistics import moments
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Data, Training, make_provenance
 from tangent_jax.store.recipe import Recipe

@@ -24,6 +24,7 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import networks, plots, titles
 from experiments.shared.datamodeling import datamodeling_score, margin_directions
+from experiments.shared.ekfac import ekfac_effects
 from experiments.shared.parts import saved
 from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
@@ -177,7 +178,7 @@ def estimate(setting: Setting, expansion: tj.solver.Expansion) -> dict[str, np.n
         return {
             "Newton": np.einsum("mnc,nc->mn", reach, expansion.pulls()),
             "first order": np.einsum("mnc,nc->mn", reach, expansion.gradients),
-            "EK-FAC": expansion.eigen_effects(others),
+            "EK-FAC": ekfac_effects(expansion, others),
             "gradient product": others.gram(expansion.rows.along(expansion.gradients), shown),
         }
 

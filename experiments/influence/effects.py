@@ -1,5 +1,6 @@
 """The influence of each component (--by=component) or training image (--by=kernel or solver; report.html).
 
+Where groups are known (?group=), --by=kernel leaves the group of an image out with it for all but its influence.
 The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "leave_one_out_accuracy",
 "residual", "loo_max_error", "flipped_auc"}; by --by=solver {"accuracy", "leave_one_out_accuracy", "penalty",
 "images", "certificate": the largest, relative to "largest_change", "loo_max_error": of --resolved images that are
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from jax.flatten_util import ravel_pytree
 
 import tangent_jax as tj
@@ -23,13 +25,15 @@ from experiments.shared import plots, titles
 from experiments.shared.left_out import Leaving
 from experiments.shared.sharded import outputs_of
 from experiments.shared.table import TABLE
-from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.settings import Sharded, choice, only_with
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core.checks import InputError
 from tangent_jax.data import Examples
 from tangent_jax.io.progress import progress_bar, shown
+from tangent_jax.linear.gram import Rows
 from tangent_jax.store.recipe import Recipe
+from tangent_jax.train.features import numbered
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,7 +164,13 @@ def of_kernel(
 def by_solver(config: Config) -> None:
     """Measures the influence of training images (all, or --images) by solving without each, from the optimum."""
     began = time.perf_counter()
-    method = make_method(config, "taft", penalty=own_penalty(config))
+    penalty = own_penalty(config)
+    if setup.open_dataset(config.dataset).train.groups is not None:
+        raise InputError(
+            f"--by={config.by} leaves out one image while others of its group train, and --dataset has groups:"
+            " pass --by=kernel"
+        )
+    method = make_method(config, "taft", penalty=penalty)
     objective = method.recipe.objective
     classes = len(method.dataset.classes)
     stated = objective.loss.quadratic(np.arange(1), classes)
@@ -231,18 +241,30 @@ class Measure:
 
 
 def resolved(config: Config, solution: tj.solver.KernelSolution) -> float | None:
-    """The largest difference of leave-one-out logits from those of a new solve without the image."""
+    """The largest difference of left-out logits from those of a new solve without the image, or without its group."""
     kernel, (n, c) = solution.kernel, solution.a.shape
     chosen = np.random.default_rng([config.seed, 5]).permutation(n)[: config.resolved]
     errors = []
     left_out = solution.left_out()
+    groups = np.arange(n) if kernel.groups is None else numbered(kernel.groups)
     with tj.show_progress("solved again without one"), progress_bar(len(chosen), "image") as bar:
         for i in chosen:
             row = kernel.rows.take(slice(i, i + 1))
-            again = solution.refit(np.delete(np.arange(n), i), row, kernel.k[i * c : (i + 1) * c])
+            again = refit(solution, np.flatnonzero(groups != groups[i]), row, kernel.k[i * c : (i + 1) * c])
             errors.append(float(np.abs(again[0] - left_out[i]).max()))
             bar.update()
     return max(errors, default=None)
+
+
+def refit(solution: tj.solver.KernelSolution, left: np.ndarray, rows: Rows, cross: np.ndarray) -> np.ndarray:
+    """The outputs "m c" of other examples, of rows of J and their kernel, by solving again on the examples `left`."""
+    kernel, c = solution.kernel, solution.a.shape[1]
+    flat = (left[:, None] * c + np.arange(c)).ravel()
+    m = kernel.k[np.ix_(flat, flat)]
+    m[np.diag_indices_from(m)] += (solution.total_penalty / kernel.precision).ravel()[flat]
+    right = (kernel.centers - kernel.rows.outputs).ravel()[flat]
+    a = scipy.linalg.solve(m, right, assume_a="pos", overwrite_a=True, check_finite=False)
+    return rows.outputs + (cross[:, flat] @ a).reshape(rows.shape)
 
 
 def flipped(config: Config, kernel: tj.solver.Kernel, penalty: float) -> float:

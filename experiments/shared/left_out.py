@@ -160,14 +160,17 @@ class Leaving:
 
 @jax.default_matmul_precision("highest")
 def changes_of(predict: tj.Predictor, inputs: Any, steps: Tree) -> np.ndarray:
-    """J q of every step "k ...", "k n c", as the outputs there minus those at 0; predict: affine in dw."""
-    f = tj.outputs(predict, predict.zeros(), inputs)
-    return (tj.outputs(Partial(_outputs, predict), steps, inputs) - f[:, None]).transpose(1, 0, 2)
+    """J q of every step "k ...", "k n c": by jvp, so that rounding is relative to J q, not to the outputs."""
+    return tj.outputs(Partial(_changes, predict), steps, inputs).transpose(1, 0, 2)
 
 
-def _outputs(predict: tj.Predictor, steps: Tree, x: Array) -> Array:
-    """The outputs at several steps, "b k c"."""
-    return jax.vmap(predict, (0, None), 1)(steps, x)
+def _changes(predict: tj.Predictor, steps: Tree, x: Array) -> Array:
+    """J q of several steps, "b k c"; predict: affine in dw."""
+
+    def change(q: Tree) -> Array:
+        return jax.jvp(lambda dw: predict(dw, x), (predict.zeros(),), (q,))[1]
+
+    return jax.vmap(change, 0, 1)(steps)
 
 
 def stacked(steps: list[Tree]) -> Tree:

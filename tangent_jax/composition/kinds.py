@@ -20,7 +20,8 @@ from tangent_jax.core.names import check_classes, columns
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.trees import body
 from tangent_jax.models.feature_settings import FeatureSettings
-from tangent_jax.solver.statistics import check_leaves, check_lengths, check_spread, with_gram
+from tangent_jax.solver.leaves import check_leaves, check_lengths, with_gram
+from tangent_jax.solver.statistics import check_spread
 
 
 def check_component(dw: Tree, origin: Origin, is_new: bool = True) -> None:

@@ -3,7 +3,6 @@ from tangent_jax.solver.choice import WEIGHTS as WEIGHTS
 from tangent_jax.solver.choice import Chosen as Chosen
 from tangent_jax.solver.choice import choose_by_folds as choose_by_folds
 from tangent_jax.solver.choice import choose_settings as choose_settings
-from tangent_jax.solver.choice import leave_one_out as leave_one_out
 from tangent_jax.solver.curvature import Curvature as Curvature
 from tangent_jax.solver.expansion import Expansion as Expansion
 from tangent_jax.solver.expansion import expand as expand

@@ -32,7 +32,6 @@ SHRINKAGES = (1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 WEIGHTS = (0.0, 0.0625, 0.25, 1.0)
 """The weights of a part that are tried, where features have several parts."""
 BLOCK = 1024  # rows whose products are formed at once
-LEAST = 1e-4  # below it an example's own part, 1 - h, is lost in rounding
 KEPT = 4096  # of more rows they are formed again for each setting
 
 
@@ -89,7 +88,25 @@ class Systems(NamedTuple):
         return scores
 
     def left_out(self, settings: Settings, rows: Iterable[Products], targets: np.ndarray) -> Float64[np.ndarray, "n c"]:
-        """The scores of each example by the head of all others; see `leave_one_out`. `rows`: block by block."""
+        """The scores of each example of the statistics by the head of all others, in closed form.
+
+            ridge   y - (y - f(x)) / (1 - h),   h = 1/n + u^T A^-1 u,  u = z - mean      A: the matrix of the system
+            LDA     A' = A - a u u^T,  m' = m - u / (n_c - 1),  u = z - m,  a = n_c / (n_c - 1)
+
+        Source: Hastie, Tibshirani and Friedman 2009, section 7.10 (ridge); LDA by Sherman and Morrison (`without`).
+
+        Args:
+            rows: Those of all examples, block by block.
+            targets: Their classes.
+
+        Guarantees:
+            The scores of solving without the example, with the penalty and the scales of all examples; those of LDA
+            but for a number that all classes of an example share.
+
+        Edge cases:
+            The class of a single example is never chosen for it. With fewer examples than features their relative
+            error is about 1e-8 over the shrinkage.
+        """
         present, _, counts, _ = self.sums
         n, solver = counts.sum(), self.solver(settings)
         of_means, place = solver.with_means(self.dual.of_m), np.zeros(len(self.counts), int)
@@ -129,41 +146,6 @@ def make_systems(statistics: Statistics, how: str) -> Systems:
     return Systems(how, dual, scale, sums, statistics.counts)
 
 
-def leave_one_out(
-    statistics: Statistics, rows: np.ndarray, targets: np.ndarray, settings: Settings
-) -> Float64[np.ndarray, "n c"]:
-    """The scores "n c" of each example by the head of all the others, in closed form: nothing is solved again.
-
-        ridge   y - (y - f(x)) / (1 - h),   h = 1/n + u^T A^-1 u,  u = z - mean          A: the matrix of the system
-        LDA     A' = A - a u u^T,  m' = m - u / (n_c - 1),  u = z - m,  a = n_c / (n_c - 1),  by Sherman and Morrison
-
-    Source: Hastie, Tibshirani and Friedman 2009, section 7.10 (ridge).
-
-    Args:
-        rows, targets: Those of the examples of these statistics, as for `of_rows`; targets index `classes`.
-
-    Guarantees:
-        The scores of solving without the example, with the penalty and the scales of all examples; those of LDA but for
-        a number that all classes of an example share.
-
-    Edge cases:
-        The class of a single example is never chosen for it. With fewer examples than features their relative error is
-        about 1e-8 over the shrinkage.
-
-    Raises:
-        InputError: Rows and targets of other examples, and a shrinkage below 1e-4.
-
-    >>> rows = tj.solver.rows_of(demo.map, demo.train)
-    >>> tj.solver.leave_one_out(demo.statistics, rows, demo.train.targets, tj.solver.Settings()).shape
-    (24, 3)
-    """
-    targets = check_left_out(statistics, rows, targets)
-    if settings.check().shrinkage < LEAST:
-        raise InputError(f"shrinkage must be at least 1e-4 to leave an example out; got {settings.shrinkage:g}")
-    systems = make_systems(statistics, settings.how)
-    return systems.left_out(settings, systems.blocks(rows), targets)
-
-
 def check_examples(statistics: Statistics, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """The targets as indices of classes; InputError for rows that are not finite "n k" of as many examples."""
     return check_rows(rows, targets, statistics.sums.shape[1], len(statistics.classes))
@@ -177,8 +159,6 @@ def check_left_out(statistics: Statistics, rows: np.ndarray, targets: np.ndarray
             "targets must be of the examples of these statistics; got other numbers of examples by class."
             " Pass the rows and targets that the statistics were made of."
         )
-    if len(targets) < 2:
-        raise InputError("examples to leave out must be two at least; got one")
     return targets
 
 

@@ -12,14 +12,14 @@ Lambda stays the same when S leaves. Not in the paper; the identities are those 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 
 from tangent_jax.core.checks import InputError, instance
 from tangent_jax.core.notation import Tree
@@ -32,6 +32,7 @@ from tangent_jax.solver.problem import make_problem
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.evaluate import Metric, accuracy
+from tangent_jax.train.features import Features, numbered
 from tangent_jax.train.objective import Objective, as_objective, make_objective
 
 LARGEST = 20_000  # examples x outputs
@@ -48,6 +49,7 @@ class Kernel:
         centers: t, "n c".
         precision: The diagonal of W, "n c".
         penalty: The objective's.
+        groups: The group of each example, such as the track of a frame, if known: `left_out` leaves it out whole.
 
     >>> demo.kernel.k.shape
     (72, 72)
@@ -63,6 +65,7 @@ class Kernel:
     centers: np.ndarray
     precision: np.ndarray
     penalty: float
+    groups: Sequence[Any] | None = None
 
     def solve(self, penalty: float | None = None) -> "KernelSolution":
         """The optimum for a penalty (None: the objective's), Lambda = n penalty.
@@ -87,7 +90,7 @@ class Kernel:
     def choose(
         self, penalties: Sequence[float], metric: Metric | None = None
     ) -> tuple["KernelSolution", list[dict[str, float]]]:
-        """The penalty with the best leave-one-out score, the larger on ties; and {"penalty", "score"} of each one.
+        """The penalty with the best score of left-out examples, the larger on ties; {"penalty", "score"} of each one.
 
         Args:
             metric: As for `KernelSolution.score`; larger is better.
@@ -133,15 +136,38 @@ class KernelSolution:
         return rows.outputs + (cross @ self.a.ravel()).reshape(rows.shape)
 
     def left_out(self) -> Float64[np.ndarray, "n c"]:
-        """The leave-one-out outputs of each training example, "n c"."""
-        return self.kernel.centers - self.residuals()
+        """The outputs of each training example by the fit without it, or without its group if that is known, "n c"."""
+        return self.kernel.centers - self.residuals(self.kernel.groups)
 
-    def residuals(self) -> Float64[np.ndarray, "n c"]:
-        """The leave-one-out residuals t_i - f^(-i)(x_i), "n c"."""
-        return np.linalg.solve(self.own_inverse(), self.a[:, :, None])[:, :, 0]
+    def residuals(self, groups: Sequence[Any] | None = None) -> Float64[np.ndarray, "n c"]:
+        """t - f^(-S) of each training example, "n c", by the fit without its group S; None: without it alone."""
+        residuals = np.empty_like(self.a)
+        for rows, held in self.held(groups):
+            solved = np.linalg.solve(held, self.a[rows].reshape(len(rows), -1, 1))
+            residuals[rows] = solved.reshape(*rows.shape, -1)
+        return residuals
+
+    def variances(self, groups: Sequence[Any] | None = None) -> Float64[np.ndarray, "n c c"]:
+        """The block of each training example in ([M^-1]_SS)^-1, "n c c"; S: its group, None: it alone."""
+        variances = np.empty((*self.a.shape, self.a.shape[1]))
+        for rows, held in self.held(groups):
+            whole = np.linalg.inv(held).reshape(len(rows), *(rows.shape[1], self.a.shape[1]) * 2)
+            variances[rows] = np.einsum("gscsd->gscd", whole)
+        return variances
+
+    def held(self, groups: Sequence[Any] | None) -> Iterator[tuple[Int[np.ndarray, "g s"], np.ndarray]]:
+        """Yields (the examples of all groups of one size s, their [M^-1]_SS "g sc sc"); None: each example alone."""
+        n, c = self.a.shape
+        numbers = np.arange(n) if groups is None else numbered(groups)
+        sizes = np.bincount(numbers)[numbers]
+        for size in np.unique(sizes):
+            at = np.flatnonzero(sizes == size)
+            rows = at[np.argsort(numbers[at], kind="stable")].reshape(-1, size)
+            blocks = self.inverse.reshape(n, c, n, c)[rows[:, :, None], :, rows[:, None]]  # "g s s c c"
+            yield rows, blocks.swapaxes(2, 3).reshape(len(rows), size * c, size * c)
 
     def changes(self, cross: np.ndarray) -> np.ndarray:
-        """The changes of other examples' outputs when each training example leaves, "m c n".
+        """The changes of other examples' outputs when each training example leaves alone, "m c n".
 
             -B_i ([M^-1]_ii)^-1 a_i        B = k(x, X) M^-1
 
@@ -152,14 +178,8 @@ class KernelSolution:
         b = (cross @ self.inverse).reshape(-1, c, n, c)
         return -np.einsum("mknc,nc->mkn", b, self.residuals(), optimize=True)
 
-    def own_inverse(self) -> Float64[np.ndarray, "n c c"]:
-        """[M^-1]_ii of each example, "n c c"."""
-        n, c = self.a.shape
-        blocks = self.inverse.reshape(n, c, n, c)
-        return blocks[np.arange(n), :, np.arange(n)]
-
     def score(self, metric: Metric | None = None) -> float:
-        """The mean of a metric over the leave-one-out outputs.
+        """The mean of a metric over the outputs of `left_out`.
 
         Args:
             metric: (outputs "n c", targets "n ...") -> "n"; None: accuracy for class indices, else minus the squared
@@ -181,17 +201,6 @@ class KernelSolution:
         change = cross @ (self.inverse[:, flat] @ moved)
         return self.predict(rows, cross) - change.reshape(rows.shape)
 
-    def refit(self, left: np.ndarray, rows: Rows, cross: np.ndarray) -> np.ndarray:
-        """The outputs "m c" by solving again on the examples `left`: the reference for `without`."""
-        k = self.kernel
-        c = self.a.shape[1]
-        flat = (np.asarray(left)[:, None] * c + np.arange(c)).ravel()
-        m = k.k[np.ix_(flat, flat)]
-        m[np.diag_indices_from(m)] += (self.total_penalty / k.precision).ravel()[flat]
-        right = (k.centers - k.rows.outputs).ravel()[flat]
-        a = scipy.linalg.solve(m, right, assume_a="pos", overwrite_a=True, check_finite=False)
-        return rows.outputs + (cross[:, flat] @ a).reshape(rows.shape)
-
 
 @promotes
 def make_kernel(
@@ -202,7 +211,7 @@ def make_kernel(
     example_weights: Any = None,
     progress: Progress = silent,
 ) -> Kernel:
-    """The tangent kernel on all training examples.
+    """The tangent kernel on all training examples; groups, owners or copies in Features are left out whole.
 
     Args:
         predict, data, objective, progress: As `solve`.
@@ -245,4 +254,6 @@ def make_kernel(
     if not (precision > 0).all():
         raise InputError(f"the precision of the loss must be above 0; got {precision.min()}. Use tj.solve.")
     weighted = precision * problem.example_weights[:, None]
-    return Kernel(predict, rows, rows.gram(progress=progress), targets, centers, weighted, float(objective.penalty))
+    groups = data.whole_groups if isinstance(data, Features) else None
+    k = rows.gram(progress=progress)
+    return Kernel(predict, rows, k, targets, centers, weighted, float(objective.penalty), groups)

@@ -80,7 +80,7 @@ def solve_many(
         at_once: The problems of a group, which ends with its last one; their state takes about six dw each.
 
     Returns:
-        An iterator of Fitted, as of `solve`, with the `seconds` of the problem's group.
+        An iterator of Fitted in input order, as of `solve`, with the `seconds` of the problem's group.
 
     Guarantees:
         |dw_k - dw_k*| <= its certificate, from an exact gradient at the end, including the rounding of the base's

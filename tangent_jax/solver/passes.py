@@ -1,6 +1,6 @@
 """One batch of a pass: its terms of a gradient, of a Hessian product, and of the factors.
 
-J of the batch is one of linear/jacobian.py; targets and example weights stand beside it.
+J of the batch is one of linear/jacobian.py; targets and example weights are stored next to it.
 """
 
 from functools import partial

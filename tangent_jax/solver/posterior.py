@@ -5,8 +5,9 @@
 
 For a square loss it is the exact posterior (Gaussian process regression with the tangent kernel), for other losses the
 Gaussian at the optimum. tau is the noise scale. Probabilities are softmax(beta f), averaged over the posterior. For a
-square loss tau and beta are chosen on the leave-one-out predictions, whose covariance is
-tau / Lambda ([M^-1]_ii)^-1 - tau W_i^-1. Source: Immer et al. 2021 (the linearised model); MacKay 1992 (probit).
+square loss tau and beta are chosen on the left-out predictions, whose covariance is tau / Lambda ([M^-1]_ii)^-1 -
+tau W_i^-1; of an example i in a group S it has the block of i in ([M^-1]_SS)^-1. Source: Immer et al. 2021 (the
+linearised model); MacKay 1992 (probit).
 """
 
 import dataclasses
@@ -60,24 +61,23 @@ class KernelPosterior:
         return solution.predict(rows, cross), covariance
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Outputs and covariance of each training example, by the fit without it."""
+        """Outputs and covariance of each training example, by the fit without it, or without its group."""
         solution = self.solution
         noise = np.einsum("nc,ck->nck", 1 / solution.kernel.precision, np.eye(solution.a.shape[1]))
-        whole = np.linalg.inv(solution.own_inverse()) / solution.total_penalty
+        whole = solution.variances(solution.kernel.groups) / solution.total_penalty
         return solution.left_out(), self.scale * (whole - noise)
 
 
 def make_posterior(solution: KernelSolution, progress: Progress = silent) -> KernelPosterior:
     """The posterior of a fit by the kernel.
 
-        tau = Lambda / (n C) sum_i r_i^T [M^-1]_ii r_i,   r_i the leave-one-out residual
+        tau = Lambda / (n C) sum_S r_S^T [M^-1]_SS r_S = Lambda / (n C) sum_i r_i^T a_i,   r: the left-out residuals
 
     >>> float(tj.solver.make_posterior(demo.solution).scale)
     15.7
     """
-    r = solution.residuals()
-    squared = np.einsum("nc,nck,nk->", r, solution.own_inverse(), r)
-    return KernelPosterior(solution, float(solution.total_penalty * squared / r.size), progress)
+    r = solution.residuals(solution.kernel.groups)
+    return KernelPosterior(solution, float(solution.total_penalty * np.vdot(r, solution.a) / r.size), progress)
 
 
 @dataclasses.dataclass(frozen=True)

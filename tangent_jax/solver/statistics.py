@@ -9,20 +9,13 @@ Both need only G, B and n (Hastie, Tibshirani and Friedman 2009, sections 3.4 an
 f64. A removal re-sums the remaining statistics. G and B are second and first moments of features and are not secret:
 statistics of a few images reveal these images.
 
-A store keeps them as a tree of three leaves, G as its upper triangle, and adds these trees (composition/kinds.py). Few
-images, n < k / 2, have the smaller factor R of their rows Z "n k" in place of G:
+A store keeps them as a tree of three leaves (leaves.py) and adds these trees (composition/kinds.py). Leaves that come
+in are those of images only if
 
-    R^T R = G,   Z = Q R,   R "n k" upper trapezoidal, its diagonal >= 0
-
-R is a function of G up to rounding, so it tells what G tells and no more (`root_of`). It is expanded to G before
-anything is added, so a sum has G. Each part of a row has length 1, so leaves that come in are those of images only if
-
-    n_c is a whole number >= 0,   B_c = 0 where n_c = 0,   |B_c| <= n_c and trace(G) = n in each part
     S = G - sum_c B_c B_c^T / n_c is positive semi-definite, and G with it
 
-to rounding. `check_leaves` and `check_lengths` cost little and look at every read; `check_spread`, a Cholesky
-factorisation, looks once where a contribution comes in. S of a sum is at least the sum of the S, so a sum of what
-passed can be solved: `Statistics.system` adds to S what `check_spread` allows.
+to rounding. `check_spread`, a Cholesky factorisation, looks once where a contribution comes in. S of a sum is at least
+the sum of the S, so a sum of what passed can be solved: `Statistics.system` adds to S what `check_spread` allows.
 """
 
 import dataclasses
@@ -36,11 +29,10 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float64, Integer
 
-from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number, of_shape, one_of
 from tangent_jax.core.names import check_classes
 from tangent_jax.core.notation import Tree
-from tangent_jax.models.feature_settings import SUMS
+from tangent_jax.solver.leaves import MADE, as_tree, factor_of, root_of
 
 WAYS = ("lda", "ridge")
 NEVER = -1e30  # the score of a class without examples
@@ -49,14 +41,7 @@ ROUNDING = 1e-12
 
 The largest measured is 1.1e-14, of one image 100,000 times.
 """
-LENGTHS = 1e-5
-"""The relative error of the squared length of a part of a row: in f32, whatever the compute dtype.
-
-The largest measured is 2.2e-7, of one image in bf16.
-"""
-MADE = "Add what make_statistics gave"
 NOT_OF_IMAGES = f"G - sum_c B_c B_c^T / n_c must be positive semi-definite to rounding; got sums of no images. {MADE}."
-MOST = float(1 << 53)  # above it, f64 skips whole numbers
 
 
 class System(NamedTuple):
@@ -124,7 +109,7 @@ class Statistics:
     """G "k k", B "c k" and counts "c" of examples' features, f64; they add, over classes of any names.
 
     Attributes:
-        factor: G, or R "n k" of few examples, which `tree` then has in place of G; sums have G.
+        factor: G, or R "n k" of few examples, which `tree` then has instead of G; sums have G.
         classes: Their names, sorted.
         sizes: The size of each part of the features.
         source: The identity of the feature map; statistics of different maps do not add.
@@ -311,136 +296,15 @@ def moments(rows: np.ndarray, targets: np.ndarray, count: int) -> tuple[np.ndarr
     return factor, *class_sums(z, targets, count)
 
 
-def root_of(z: Float64[np.ndarray, "n k"]) -> Float64[np.ndarray, "n k"]:
-    """The factor R of rows Z "n k", n < k: upper trapezoidal, its diagonal >= 0, R^T R = Z^T Z = G.
-
-        Z M = Q T,   Y = Q^T Z = T^-T M^T G,   R = that of Y        M "k n": random, the same for all Z
-
-    Guarantees:
-        A function of G up to rounding, by Y. The R of Z itself is none where features are 0 in all images, and may hold
-        the row of an image: Householder's reflections leave a column of zeros alone.
-    """
-    n, k = z.shape
-    q, t = np.linalg.qr(z @ np.random.default_rng(0).standard_normal((k, n)))
-    _, root = np.linalg.qr((q * signs(t)).T @ z)
-    return signs(root)[:, None] * root
-
-
-def signs(root: np.ndarray) -> np.ndarray:
-    """The factors +-1 of the rows "n" by which the diagonal of "n k" is >= 0."""
-    return np.where(np.diag(root) < 0, -1.0, 1.0)
-
-
-def as_tree(factor: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> Tree:
-    """The leaves of statistics of a factor, G "k k" or R "n k": its numbers on and above the diagonal, row by row."""
-    n, k = factor.shape
-    leaf = np.concatenate([row[i:] for i, row in enumerate(factor)])
-    return {"counts": counts, "gram" if n == k else "root": leaf, "sums": sums}
-
-
 def from_tree(tree: Tree, classes: Sequence[str], sizes: tuple[int, ...], source: str) -> Statistics:
     """The statistics with the leaves of `Statistics.tree`."""
     return Statistics(factor_of(tree), np.array(tree["sums"]), np.array(tree["counts"]), tuple(classes), sizes, source)
 
 
-def factor_of(tree: Tree) -> np.ndarray:
-    """The factor of leaves: G "k k", or R "n k"."""
-    k = tree["sums"].shape[1]
-    leaf = tree["root"] if "root" in tree else tree["gram"]
-    n = height(leaf, k) if "root" in tree else k
-    factor, end = np.zeros((n, k)), 0
-    for i in range(n):
-        start, end = end, end + k - i
-        factor[i, i:] = leaf[start:end]
-        if n == k:
-            factor[i:, i] = leaf[start:end]
-    return factor
-
-
-def with_gram(tree: Tree) -> Tree:
-    """The leaves with G, which add."""
-    if "gram" in tree:
-        return tree
-    root = factor_of(tree)
-    return as_tree(root.T @ root, tree["sums"], tree["counts"])
-
-
-def height(root: np.ndarray, k: int) -> int:
-    """The number of rows n < k of a packed R; InputError for a leaf that is none."""
-    sizes = np.cumsum([0, *range(k, 1, -1)])  # n k - n (n - 1) / 2, for each n < k
-    n = int(np.searchsorted(sizes, root.size))
-    if root.ndim != 1 or root.size not in sizes[n : n + 1]:
-        raise InputError(
-            f"root must hold n k - n (n - 1) / 2 numbers, of n < k rows of k = {k} features; got shape {root.shape}."
-            f" {MADE}."
-        )
-    return n
-
-
-def check_leaves(tree: Tree, count: int) -> int:
-    """The number of features k of the leaves of statistics of `count` classes.
-
-    Raises:
-        InputError: Other leaves, dtypes or shapes, a number that is not finite, and a count that is no whole number >=
-            0.
-    """
-    leaves = trees.leaves(tree)
-    is_root = "root" in leaves
-    if sorted(leaves) != (["counts", "root", "sums"] if is_root else [*SUMS]):
-        got = ", ".join(sorted(leaves)[:4])
-        raise InputError(f"the leaves must be {', '.join(SUMS)}, or root in place of gram; got {got}. {MADE}.")
-    k = (*leaves["sums"].shape, 0, 0)[1]
-    n = height(leaves["root"], k) if is_root else k
-    shapes = {"counts": (count,), "root" if is_root else "gram": (n * k - n * (n - 1) // 2,), "sums": (count, k)}
-    for path, leaf in leaves.items():
-        if leaf.dtype != np.float64:
-            raise InputError(f"{path} must be float64; got {leaf.dtype}. {MADE}.")
-        of_shape(path, leaf, shapes[path], MADE)
-        if not np.isfinite(leaf).all():
-            raise InputError(f"{path} must be finite; got NaN or infinity. {MADE}.")
-    counts = leaves["counts"]
-    wrong = counts[(counts < 0) | (counts > MOST) | (counts != np.rint(counts))]
-    if len(wrong):
-        raise InputError(f"counts must be whole numbers >= 0; got {wrong[0]:g}. {MADE}.")
-    return k
-
-
-def check_lengths(tree: Tree, sizes: tuple[int, ...]) -> None:
-    """Raises InputError for leaves that no images give whose parts of features, of these sizes, have length 1.
-
-        trace(G) = n in each part,   B_c = 0 where n_c = 0,   |B_c| <= n_c in each part,   R has n rows at most
-
-    Args:
-        tree: That `check_leaves` let pass.
-    """
-    counts, sums, n, k = tree["counts"], tree["sums"], tree["counts"].sum(), sum(sizes)
-    if n <= 0:
-        raise InputError(f"statistics must be of one image at least; got none. {MADE}.")
-    own, longest = "root" if "root" in tree else "gram", counts * (1 + LENGTHS)
-    for name, leaf, most in ((own, tree[own], n * (1 + LENGTHS)), ("sums", sums.T, longest)):
-        largest = np.abs(leaf)
-        if not (largest <= most).all():
-            raise InputError(f"{name} must hold numbers no larger than the counts; got {largest.max():.3g}. {MADE}.")
-    if own == "root":
-        root = factor_of(tree)
-        diagonal = np.square(root).sum(0)
-        if len(root) > n:
-            raise InputError(f"root must have a row for each of {n:g} images at most; got {len(root)} rows. {MADE}.")
-    else:
-        diagonal = tree["gram"][np.cumsum([0, *range(k, 1, -1)])]
-    for number, (start, end) in enumerate(pairwise(np.cumsum([0, *sizes])), 1):
-        trace = float(diagonal[start:end].sum())
-        part = f"part {number} of the features"
-        if not abs(trace - n) <= LENGTHS * n:
-            raise InputError(f"G must have a trace of {n:g}, the number of images, in {part}; got {trace:.6g}. {MADE}.")
-        if not (np.linalg.norm(sums[:, start:end], axis=1) <= longest).all():
-            raise InputError(f"sums of each class must be no longer than its count in {part}; got longer ones. {MADE}.")
-
-
 def check_spread(tree: Tree, sizes: tuple[int, ...]) -> None:
     """Raises InputError unless the spread within classes of leaves is positive semi-definite, to rounding.
 
-    Of R it is looked at in n dimensions. By Schur's complement, for every U "n c", not the least squares' alone,
+    For R it is checked in n dimensions. By Schur's complement, for every U "n c", not the least squares' alone,
 
         S + 2 d >= 0   if   (1 + d / (p n)) N - U^T U - E^T E / d >= 0,   E = B^T - R^T U,   N = diag(n_c)
 

@@ -15,9 +15,10 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.pretrained.frozen_head import read_frozen_head
+from tangent_jax.solver.leaves import as_tree
 from tangent_jax.solver.mapped import checked_rows
 from tangent_jax.solver.optimum import solve
-from tangent_jax.solver.statistics import as_tree, moments
+from tangent_jax.solver.statistics import moments
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.features import Features

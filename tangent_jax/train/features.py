@@ -61,8 +61,13 @@ class Features:
 
     @property
     def whole_groups(self) -> tuple[Any, ...] | None:
-        """The group of each example that is held out as a whole: `groups`, else `owners`; None if neither is known."""
-        return self.owners if self.groups is None else self.groups
+        """The group of each example that is held out as a whole: `groups`, else `owners`, else copies; None for none.
+
+        Copies are examples with one content identifier.
+        """
+        identifiers = tuple(identifier for identifier, _ in self.examples)
+        copies = identifiers if len({*identifiers}) < len(identifiers) else None
+        return next((groups for groups in (self.groups, self.owners) if groups is not None), copies)
 
     def held_out(self) -> Bool[np.ndarray, "n"]:
         """A mask, "n", of every fifth example of each class; if targets are no classes, of every fifth example.

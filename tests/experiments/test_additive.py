@@ -36,14 +36,13 @@ def test_exact_methods_ignore_sharding(tmp_path, sharding):
 
 
 def test_owner_settings_ignore_removed_images(tmp_path, monkeypatch):
-    """They are those of all images, as long as nobody is removed; held-out images, or all, choose them."""
-    counts, choose, folded = [], additive.choose_settings, additive.choose_by_folds
+    """Folds keep owners whole; each image left out chooses the settings of all images, as long as nobody is removed."""
+    counts, choose = [], additive.choose_settings
     monkeypatch.setattr(
         additive, "choose_settings", lambda all_, *rest: (counts.append(all_.counts.sum()), choose(all_, *rest))[1]
     )
-    monkeypatch.setattr(
-        additive, "choose_by_folds", lambda rows, *rest: (counts.append(len(rows)), folded(rows, *rest))[1]
-    )
+    folds, folded = [], additive.choose_by_folds
+    monkeypatch.setattr(additive, "choose_by_folds", lambda *of: (folds.append(of[3]), folded(*of))[1])
     (tmp_path / "who.csv").write_text("file,owner\n" + "".join(f"digit {i},owner {i % 3}\n" for i in range(898)))
     flags, owners = ["--method=ridge", *places(tmp_path)], [f"--owners={tmp_path / 'who.csv'}", "--sharding=owner"]
     chosen = {}
@@ -53,12 +52,12 @@ def test_owner_settings_ignore_removed_images(tmp_path, monkeypatch):
         assert (chosen[how]["searched"], [*said["shards"]], said["full"]) == (7, ["3"], {})
         (root,) = (tmp_path / "store").iterdir()
         assert [*Store(root)] == ["owner 0", "owner 1", "owner 2"]
-    for how, own in chosen.items():
-        said = json.loads(run("compose", *flags, "--shards=1", f"--settings={how}")[0])
-        assert said["methods"]["ridge"] == own
+    said = json.loads(run("compose", *flags, "--shards=1", "--settings=leave_one_out")[0])
+    assert said["methods"]["ridge"] == chosen["leave_one_out"]
+    assert folds[0].tolist() == [2 + i % 3 for i in range(898)]
     run("store", "remove", f"--store={root}", "--owner=owner 1", f"--cache_dir={tmp_path / 'cache_dir'}")
     run("compose", *flags, *owners, "--settings=leave_one_out")
-    assert counts == [898, 898, 898, 898, 898 - 299]
+    assert counts == [898, 898, 898 - 299]
 
 
 def test_owner_without_images_is_no_shard(tmp_path, tiny):
@@ -111,6 +110,11 @@ def test_feature_depth_is_chosen_by_sample(tmp_path, monkeypatch):
     exact = json.loads(run("compose", *flags, *places(tmp_path))[0])["methods"]["exact"]
     assert [*exact["depths"]] == ["0", "1", "4"]  # the model has 6 blocks
     assert exact["feature_blocks"] == int(min(exact["depths"], key=exact["depths"].get))
+    photographs(tmp_path / "photos", count=12)
+    folds, choose = [], additive.choose_by_folds
+    monkeypatch.setattr(additive, "choose_by_folds", lambda *of: (folds.append(of[3]), choose(*of))[1])
+    run("compose", f"--dataset=folder:{tmp_path}/photos?group=[a-z]+/[0-9]", *flags, *places(tmp_path))
+    assert [fold.tolist() for fold in folds] == [[0, 1, 1, 1, 2, 3, 4, 0, 1, 2, 3, 4] * 2] * 3  # 1, 10, 11: a group
     assert "--feature_blocks=auto reads the labels of images that --held_out tests on" in refused(
         "compose", *flags, "--held_out"
     )

@@ -3,14 +3,18 @@
 import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from demo import Demo
 from helpers import assert_rel_close, normal, tree_normal
 from photos import photographs
 from run_binary import run
 
+import tangent_jax as tj
 from experiments.shared import networks
+from experiments.shared.left_out import changes_of
 from tangent_jax.composition.merge import MERGES
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
@@ -115,6 +119,15 @@ def test_influence_by_example_is_exact(places, tmp_path):
     assert page.count("data:image/jpeg;base64,") > 20
     assert "http" not in page
     assert (tmp_path / "penalties.png").stat().st_size > 1000
+
+
+def test_small_changes_keep_their_digits():
+    demo = Demo()
+    steps = jax.tree.map(lambda leaf: np.stack([leaf, 1e-7 * leaf]), demo.dw)
+    large, small = changes_of(demo.predict, demo.test.inputs, steps)
+    assert_rel_close(1e7 * small, large, 1e-5)
+    f = tj.outputs(demo.predict, demo.predict.zeros(), demo.test)
+    assert_rel_close(f + large, tj.outputs(demo.predict, demo.dw, demo.test), 1e-5)
 
 
 @pytest.mark.parametrize("name", networks.WIDTHS)

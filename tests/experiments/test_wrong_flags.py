@@ -227,9 +227,10 @@ def test_settings_never_divide_groups(tmp_path):
         tmp_path, *(f"set/{s}/{c}/{t}_{f}.png" for s in ("train", "test") for c in "ab" for t in range(2) for f in "x")
     )
     spec, out = f"--dataset=folder:{tmp_path}/set", f"--out={tmp_path}/out"
-    for flag in ("--settings=leave_one_out", "--feature_blocks=auto"):
-        err = refused("compose", "--method=exact", flag, f"{spec}?group=[ab]/[0-9]", out)
-        assert f"{flag} leaves out one image while others of its group train" in err
+    err = refused("compose", "--method=exact", "--settings=leave_one_out", f"{spec}?group=[ab]/[0-9]", out)
+    assert "--settings=leave_one_out leaves out one image while others of its group train" in err
+    err = refused("influence effects", "--by=solver", "--penalty=0.1", f"{spec}?group=[ab]/[0-9]", out)
+    assert "--by=solver leaves out one image while others of its group train" in err
     for pattern, why in (
         ("[0-9]_y", "it gives none to 4 of 4, such as train/a/0_x.png"),
         ("(", "a regular expression"),

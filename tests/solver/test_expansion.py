@@ -7,6 +7,7 @@ import pytest
 from dense import private_case, ridge
 from helpers import in_long
 
+from experiments.shared import ekfac
 from tangent_jax.core.checks import InputError
 from tangent_jax.solver import expansion as expansions
 from tangent_jax.solver.rows import jacobian_rows
@@ -68,9 +69,9 @@ def test_newton_step_leaves_one_out_exactly(x64):
 
 @pytest.mark.parametrize(("blocks", "pool"), [(1, "token"), (1, "avg")])
 def test_ekfac_is_diagonal_in_eigenvectors(x64, monkeypatch, blocks, pool):
-    monkeypatch.setattr(expansions, "CHUNK", 200)  # several chunks
+    monkeypatch.setattr(ekfac, "CHUNK", 200)  # several chunks
     dense = Dense(SQUARE, "blocks", blocks, pool)
-    effects, total = dense.expansion.eigen_effects(dense.others), 0
+    effects, total = ekfac.ekfac_effects(dense.expansion, dense.others), 0
     rows, roots = dense.expansion.rows, dense.expansion.roots
     for path, part in rows.leaves.items():
         each, other = formed(part), formed(dense.others.leaves[path])

@@ -14,20 +14,11 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.ntk import FeatureMap, feature_map, score_rows
 from tangent_jax.solver import mapped
-from tangent_jax.solver.choice import choose_by_folds, choose_settings, leave_one_out, make_systems
+from tangent_jax.solver.choice import choose_by_folds, choose_settings, make_systems
+from tangent_jax.solver.leaves import LENGTHS, check_lengths, root_of
 from tangent_jax.solver.mapped import make_statistics, map_once, of_rows, rows_of
 from tangent_jax.solver.posterior import fitted_beta
-from tangent_jax.solver.statistics import (
-    LENGTHS,
-    NEVER,
-    Settings,
-    Statistics,
-    check_lengths,
-    check_spread,
-    from_tree,
-    root_of,
-    sums_of,
-)
+from tangent_jax.solver.statistics import NEVER, Settings, Statistics, check_spread, from_tree, sums_of
 from tangent_jax.train.evaluate import accuracy, evaluate
 from tangent_jax.train.features import Features
 
@@ -264,13 +255,19 @@ def refitted(rows, targets, settings, i):
     return n * (means @ inverse @ x - 0.5 * np.einsum("ck,kl,cl->c", means, inverse, means))
 
 
+def left_out_scores(statistics, rows, targets, settings):
+    """The scores of each example by the head of all others, in closed form."""
+    systems = make_systems(statistics, settings.how)
+    return systems.left_out(settings, systems.blocks(rows), targets)
+
+
 @pytest.mark.parametrize("weights", [(1.0, 4.0), (0.0, 1.0), (1.0, 0.0)])
 @pytest.mark.parametrize("how", ["ridge", "lda"])
 def test_leave_one_out_is_solving_without(case, how, weights, monkeypatch):
     built, rows, targets = case
     monkeypatch.setattr("tangent_jax.solver.choice.BLOCK", 25)
     settings = Settings(how, 0.1, weights)
-    got = leave_one_out(of_rows(built, rows, targets, CLASSES), rows, targets, settings)
+    got = left_out_scores(of_rows(built, rows, targets, CLASSES), rows, targets, settings)
     want = np.array([refitted(rows, targets, settings, i) for i in range(N)])
     if how == "lda":  # but for a number that all classes of an example share
         got, want = got - got[:, :1], want - want[:, :1]
@@ -282,13 +279,11 @@ def test_leave_one_out_is_solving_without(case, how, weights, monkeypatch):
 def test_leave_one_out_of_few_images_is_exact(case, how, shrinkage):
     built, rows, targets = case
     few, settings = np.arange(9), Settings(how, shrinkage, (1.0, 1.0))
-    got = leave_one_out(of_rows(built, rows[few], targets[few], CLASSES), rows[few], targets[few], settings)
+    got = left_out_scores(of_rows(built, rows[few], targets[few], CLASSES), rows[few], targets[few], settings)
     want = np.array([refitted(rows[few], targets[few], settings, i) for i in few])
     if how == "lda":
         got, want = got - got[:, :1], want - want[:, :1]
     np.testing.assert_allclose(got, want, atol=1e-8 / shrinkage * np.abs(want).max())
-    with pytest.raises(InputError, match="shrinkage must be at least 1e-4 to leave an example out; got 1e-05"):
-        leave_one_out(of_rows(built, rows, targets, CLASSES), rows, targets, settings._replace(shrinkage=1e-5))
 
 
 @pytest.mark.parametrize("how", ["ridge", "lda"])
@@ -317,13 +312,13 @@ def test_dual_form_is_of_image_count(case, far):
 def test_lonely_example_never_gets_its_class(case, how):
     built, rows, targets = case
     few = np.flatnonzero((targets != 3) | (np.arange(N) == 3))
-    scores = leave_one_out(of_rows(built, rows[few], targets[few], CLASSES), rows[few], targets[few], Settings(how))
+    scores = left_out_scores(of_rows(built, rows[few], targets[few], CLASSES), rows[few], targets[few], Settings(how))
     alone = targets[few] == 3
     assert (scores[alone, 3] == NEVER).all()
     assert np.isfinite(scores).all()
     assert (scores[~alone] > NEVER / 2).all()
-    with pytest.raises(InputError, match="examples to leave out must be two at least; got one"):
-        leave_one_out(of_rows(built, rows[:1], targets[:1], CLASSES), rows[:1], targets[:1], Settings(how))
+    with pytest.raises(InputError, match="another image that trains; got none"):
+        choose_settings(of_rows(built, rows[:1], targets[:1], CLASSES), rows[:1], targets[:1], (how,), left_out=True)
 
 
 def test_settings_leave_each_example_out(case):
@@ -333,7 +328,7 @@ def test_settings_leave_each_example_out(case):
     assert tried >= 2 * 7
 
     def loss(settings):
-        betas = np.geomspace(1e-3, 1e3, 2001)[:, None, None] * leave_one_out(train, rows, targets, settings)
+        betas = np.geomspace(1e-3, 1e3, 2001)[:, None, None] * left_out_scores(train, rows, targets, settings)
         return -float(jax.nn.log_softmax(betas, -1)[:, np.arange(N), targets].mean(1).max())
 
     assert loss(chosen) <= 1e-3 + min(loss(Settings(*own)) for own in [("lda", 3.0), ("ridge", 0.3, (0.25, 1.0))])
@@ -443,7 +438,7 @@ def test_classes_without_spread_are_told_apart(case, how, copies, alike):
     chosen, *_ = choose_settings(total, rows, targets, (how,))
     assert right(total.solve(chosen), rows, targets) == 1
     if copies > 1 and (how == "lda" or alike == "both parts"):
-        scores = leave_one_out(total, rows, targets, Settings(how))
+        scores = left_out_scores(total, rows, targets, Settings(how))
         assert np.isfinite(scores).all()
         assert (scores.argmax(1) == targets).all()
 
@@ -489,8 +484,8 @@ def test_empty_class_changes_no_bit(case, how):
     np.testing.assert_array_equal(more["bias"][np.array(at)], alone["bias"])
     np.testing.assert_array_equal(more["center"], alone["center"])
     assert not np.asarray(more["kernel"])[:, [0, 4]].any()
-    left_out = leave_one_out(total.of_classes((*CLASSES, "z")), rows, targets, Settings(how))
-    np.testing.assert_array_equal(left_out[:, :4], leave_one_out(total, rows, targets, Settings(how)))
+    left_out = left_out_scores(total.of_classes((*CLASSES, "z")), rows, targets, Settings(how))
+    np.testing.assert_array_equal(left_out[:, :4], left_out_scores(total, rows, targets, Settings(how)))
     assert (left_out[:, 4] == NEVER).all()
 
 
@@ -508,15 +503,13 @@ def test_rows_and_targets_must_fit(case):
         r"of shape \(n,\); got shape \(60, 1\)": (rows, targets[:, None]),
     }
     for match, pair in wrong.items():
-        with pytest.raises(InputError, match=match):
-            leave_one_out(total, *pair, Settings())
         for left_out in (False, True):
             with pytest.raises(InputError, match=match):
                 choose_settings(total, *pair, left_out=left_out)
     with pytest.raises(
         InputError, match="targets must be of the examples of these statistics; got other numbers of examples by class"
     ):
-        leave_one_out(total, rows[:-1], targets[:-1], Settings())
+        choose_settings(total, rows[:-1], targets[:-1], left_out=True)
     with pytest.raises(InputError, match="ways must be at least one of lda, ridge; got none"):
         choose_settings(total, rows, targets, ways=())
     with pytest.raises(InputError, match="how must be one of lda, ridge; got svm"):

@@ -15,18 +15,9 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.feature_settings import FeatureSettings
 from tangent_jax.pretrained.load import load
+from tangent_jax.solver.leaves import as_tree, check_leaves, check_lengths, factor_of, with_gram
 from tangent_jax.solver.mapped import make_statistics
-from tangent_jax.solver.statistics import (
-    Settings,
-    Statistics,
-    as_tree,
-    check_leaves,
-    check_lengths,
-    check_spread,
-    factor_of,
-    moments,
-    with_gram,
-)
+from tangent_jax.solver.statistics import Settings, Statistics, check_spread, moments
 from tangent_jax.store.apart import Shards
 from tangent_jax.store.heads import join
 from tangent_jax.store.merging import add_all
@@ -225,9 +216,9 @@ WRONG_ROOTS = {
     "as many rows as features": (lambda t: {**t, "root": with_gram(t)["gram"]}, rf"{NO_ROWS} \(210,\)"),
     "no row": (lambda t: {**t, "root": t["root"][:0]}, "G must have a trace of 9, .*; got 0"),
     "a root and G": (
-        lambda t: {**t, **with_gram(t)}, "the leaves must be counts, gram, sums, or root in place of gram; got counts"),
+        lambda t: {**t, **with_gram(t)}, "the leaves must be counts, gram, sums, or root instead of gram; got counts"),
     "sums of no class": (lambda t: {**t, "sums": t["sums"][0]}, "of k = 0 features; got shape"),
-    "a root alone": (lambda t: {"root": t["root"]}, "or root in place of gram; got root"),
+    "a root alone": (lambda t: {"root": t["root"]}, "or root instead of gram; got root"),
     "more rows than images": (of_fewer, "root must have a row for each of 5 images at most; got 9 rows"),
     "halved": (lambda t: {**t, "root": t["root"] / 2}, "G must have a trace of 9, .*; got 2.25"),
     "huge": (lambda t: {**t, "root": t["root"] * 1e200}, "root must hold numbers no larger than the counts"),

@@ -80,6 +80,16 @@ def test_class_within_shared_group_trains():
     assert folds_of(labels, groups).tolist() == [3, 3, 4, 4]
 
 
+def test_copies_stay_together():
+    data = features(np.zeros(20, int))
+    copied = dataclasses.replace(data, examples=tuple((f"{i % 19}", name) for i, (_, name) in enumerate(data.examples)))
+    assert data.folds()[[0, 19]].tolist() == [0, 4]
+    assert copied.folds()[[0, 19]].tolist() == [0, 0]
+    np.testing.assert_array_equal(np.flatnonzero(copied.held_out()), [4, 9, 14])
+    grouped = dataclasses.replace(copied, groups=tuple(range(20)))
+    np.testing.assert_array_equal(grouped.held_out(), data.held_out())
+
+
 def test_owners_stay_whole_below_groups():
     labels = np.zeros(20, int)
     owners = tuple(np.repeat(["ann", "bob"], 10).tolist())

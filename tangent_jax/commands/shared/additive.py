@@ -57,11 +57,10 @@ def check_flags(config: Summed, methods: list[str]) -> None:
     """Raises InputError for --settings and --feature_blocks that do not fit, before any long work."""
     if config.feature_blocks == "auto" and config.held_out:
         raise InputError("--feature_blocks=auto reads the labels of images that --held_out tests on: give a number")
-    left_out = [name for name in ("settings", "feature_blocks") if getattr(config, name) in ("leave_one_out", "auto")]
-    if left_out and setup.open_dataset(config.dataset).train.groups is not None:
+    if config.settings == "leave_one_out" and setup.open_dataset(config.dataset).train.groups is not None:
         raise InputError(
-            f"--{left_out[0]}={getattr(config, left_out[0])} leaves out one image while others of its group train, and"
-            " --dataset has groups: pass --settings=held_out, and --feature_blocks as a number"
+            "--settings=leave_one_out leaves out one image while others of its group train, and --dataset has groups:"
+            " pass --settings=held_out"
         )
     if config.settings in setup.CHOICES:
         return
@@ -223,8 +222,8 @@ def make_additive(config: Summed, title: str, once: dict[tuple, MappedOnce]) -> 
 def try_depths(config: Summed) -> dict[int, float]:
     """For --feature_blocks=auto: mean negative log-likelihood by the number of blocks, of training images left out.
 
-    Each of up to SAMPLE training images is scored by the head of all others of the sample, at the likeliest settings.
-    Classes with one image in the sample do not take part.
+    Each of up to SAMPLE training images is scored by the head of all others of the sample, or of other folds where
+    groups are known, at the likeliest settings. Classes with one image in the sample do not take part.
     """
     dataset = setup.open_dataset(config.dataset)
     pretrained = setup.pretrained(config)
@@ -243,8 +242,13 @@ def try_depths(config: Summed) -> dict[int, float]:
         rows_of_depths = rows_by_depth(map_, sample, depths, progress=shown)
     losses = {}
     for depth, rows in zip(depths, rows_of_depths, strict=True):
-        total = sums_of(checked_rows(map_, sample, rows), sample.targets, len(dataset.classes), map_.sizes)
+        rows = checked_rows(map_, sample, rows)
         with tj.show_progress(f"{depth} blocks: settings"):
-            losses[depth] = choose_settings(total, rows, sample.targets, ("lda",), left_out=True, progress=shown).loss
+            if sample.whole_groups is None:
+                total = sums_of(rows, sample.targets, len(dataset.classes), map_.sizes)
+                chosen = choose_settings(total, rows, sample.targets, ("lda",), left_out=True, progress=shown)
+            else:
+                chosen = choose_held_out(map_, sample, rows, None, "lda", shown)
+        losses[depth] = chosen.loss
     print("exact, blocks: " + ", ".join(f"{depth} {loss:.4f}" for depth, loss in losses.items()), file=sys.stderr)
     return losses

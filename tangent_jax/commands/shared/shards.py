@@ -202,9 +202,9 @@ def make_method(
         recipe=recipe,
         dataset=dataset,
         predict=predict,
-        train=train,
+        train=in_groups(train, division),
         test=test,
-        listed=list_readable(config, images, train),
+        listed=in_groups(list_readable(config, images, train), division),
         division=division,
         stores=config.path("store") if hasattr(config, "store") else Path(),
         words=tuple(words),
@@ -228,6 +228,14 @@ def list_readable(config: Single, images: Examples, train: tj.Features) -> tj.Fe
     rows = [row for row, pair in enumerate(pairs) if pair in in_train or pair[1] not in not_removed]
     listed = tj.Features(np.zeros((len(images), 0)), images.labels, tuple(pairs), groups=images.groups)
     return listed.take(np.array(rows))
+
+
+def in_groups(data: tj.Features, division: Division) -> tj.Features:
+    """The same examples, held out by the owners of --sharding=owner unless they have other groups."""
+    if division.owners is None or not division.is_by_owner or data.groups is not None:
+        return data
+    owners = tj.shards.owners_of([name for _, name in data.examples], tj.shards.read_owners(division.owners))
+    return dataclasses.replace(data, groups=tuple(owners))
 
 
 def parts_of(store: Path) -> list[Path]:
