@@ -41,6 +41,7 @@ from tangent_jax.solver.optimum import solve as solve
 from tangent_jax.store.heads import join as join
 from tangent_jax.store.recipe import Recipe as Recipe
 from tangent_jax.store.store import Store as Store
+from tangent_jax.store.task_vectors import task_vector as task_vector
 from tangent_jax.train.batches import Batches as Batches
 from tangent_jax.train.evaluate import evaluate as evaluate
 from tangent_jax.train.evaluate import outputs as outputs

@@ -18,6 +18,7 @@ WHAT = (
     "hog",
     "sizes",
     "contributors",
+    "experts",
 )
 
 if __name__ == "__main__":

@@ -6,11 +6,15 @@ non-linear models, and with joint training on all images. Held-out images choose
 validation split, or a fifth of its images, on which components of the other four fifths are measured. --method adds
 heads on frozen features (exact, place, ridge, ranpac, lda, as in `compose`), which other tasks do not affect.
 
+--experts gives fine-tuned checkpoints of --weights, one for each data set, in place of the soup's models: none of them
+is trained. --blocks and --subset must cover all leaves that differ from --weights. The config.json beside each file
+names its classes. Held-out images may be among those that an expert has seen, unless there is a validation split.
+
 The last line of stdout: {"tasks": {NAME: {"single", "mean", "scaled", "inputs", "curvature", "soup_single", "soup",
-"soup_scaled", "joint", "exact", ...}}, "normalised": {"mean", ...}}, test accuracies; "normalised" is the accuracy
-relative to the single model's (soups: the single non-linear one; all others: taft's), averaged over tasks. With
---negate=NAME also "negation": {"task", "coefficient", "accuracy", "others"}: that task subtracted from the sum of the
-others.
+"soup_scaled", "soup_ties", "joint", "exact", ...}}, "normalised": {"mean", ...}}, test accuracies; "normalised" is the
+accuracy relative to the single model's (soups: the single non-linear one; all others: taft's), averaged over tasks.
+With --negate=NAME also "negation": {"task", "coefficient", "accuracy", "others"}: that task subtracted from the sum of
+the others.
 """
 
 import dataclasses
@@ -27,7 +31,7 @@ from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, choose_held_out, features_of
 from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.commands.shared.settings import Compute, FeatureFlags, Reading, Results, Training, only_with
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.notation import Tree
 from tangent_jax.solver import rows_of
 from tangent_jax.solver.statistics import sums_of
@@ -40,6 +44,7 @@ class Config(FeatureFlags, Reading, Compute, Training, Results):
 
     blocks: int = 1
     dataset: tuple[str, ...] = ("digits",)
+    experts: tuple[str, ...] = ()
     head: tuple[str, ...] = ()
     lr: float = Recipe.learning_rate
     lr_nlft: float = 3e-3
@@ -51,7 +56,11 @@ class Config(FeatureFlags, Reading, Compute, Training, Results):
     rank: int = Recipe.rank
     store: str = "out/stores"
     subset: str = Recipe.kind
-    needs = only_with("directions", "feature_blocks", method="exact") | only_with("width", method=("exact", "place"))
+    needs = (
+        only_with("directions", "feature_blocks", method="exact")
+        | only_with("width", method=("exact", "place"))
+        | only_with("experts", method="soup")
+    )
 
 
 COEFFICIENTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
@@ -69,6 +78,7 @@ class Task:
     predict: tj.Predictor
     train: tj.Features
     measured: tj.Features
+    expert: tj.Pretrained | None = None
 
     def accuracy(self, dw: Tree) -> float:
         """The accuracy of tangent weights on the evaluation images."""
@@ -76,26 +86,38 @@ class Task:
 
 
 class Tasks:
-    """The tasks of the flags, each with its component in one store; `on_test`: False to evaluate on held-out images."""
+    """The tasks of the flags, each with its component, in one store or of --experts.
+
+    Attributes:
+        merges: Those of --merge that these components can have, besides the mean.
+    """
 
     def __init__(self, config: Config, method: str, on_test: bool) -> None:
+        """`on_test`: False to evaluate on held-out images."""
         self.method = method
         self.tasks = {task.name: task for task in open_tasks(config, method, on_test)}
-        title = f"tasks-{method}-seed{config.seed}{'' if on_test else '-held_out'}"
-        self.store = tj.Store(config.path("store") / title)
-        with_factors = method == "taft" and not {*config.merge}.isdisjoint(tj.store.WEIGHTED)
-        for task in self.tasks.values():
-            settle(self.store, task, with_factors)
-        self.single = {name: task.accuracy(self.store[name].dw) for name, task in self.tasks.items()}
+        are_experts = method == "nlft" and bool(config.experts)
+        can_weigh = method == "taft" or are_experts
+        self.merges = [how for how in config.merge if how != "mean" and (can_weigh or how not in tj.store.WEIGHTED)]
+        with_factors = not {*self.merges}.isdisjoint(tj.store.WEIGHTED)
+        self.components: Mapping[str, tj.Component]
+        if are_experts:
+            self.components = {task.name: expert_of(task, with_factors) for task in self.tasks.values()}
+        else:
+            store = tj.Store(config.path("store") / f"tasks-{method}-seed{config.seed}{'' if on_test else '-held_out'}")
+            for task in self.tasks.values():
+                settle(store, task, with_factors)
+            self.components = store
+        self.single = {name: task.accuracy(self.components[name].dw) for name, task in self.tasks.items()}
 
     @property
     def bodies(self) -> dict[str, tj.Component]:
         """The component of each of these tasks, without its head."""
-        return {name: body_of(self.store[name]) for name in self.tasks}
+        return {name: body_of(self.components[name]) for name in self.tasks}
 
     def accuracies(self, body: Tree) -> dict[str, float]:
         """The accuracy of each task with this body and its own head."""
-        return {name: task.accuracy({**self.store[name].dw, **body}) for name, task in self.tasks.items()}
+        return {name: task.accuracy({**self.components[name].dw, **body}) for name, task in self.tasks.items()}
 
     def ratios(self, accuracies: Mapping[str, float]) -> list[float]:
         """The accuracy of each task relative to its single model's."""
@@ -107,23 +129,44 @@ class Tasks:
 
 
 def open_tasks(config: Config, method: str, on_test: bool) -> list[Task]:
-    """The tasks of --dataset, each with its head in --head."""
+    """The tasks of --dataset, each with its head in --head, and the soup's with the classes of --experts."""
     specs = config.listed("dataset")
-    if config.head and len(config.head) != len(specs):
-        raise InputError(
-            f"--head must be one file for each of the {len(specs)} data sets, or none; got {len(config.head)}"
-        )
     heads = [{"head": path} for path in config.head] or [{}] * len(specs)
-    return [open_task(config, s, on_test, {**own, "method": method}) for s, own in zip(specs, heads, strict=True)]
+    experts: list[tj.Pretrained | None] = [None] * len(specs)
+    if method == "nlft" and config.experts:
+        experts = [read_expert(path, config.architecture) for path in config.experts]
+    given = zip(specs, heads, experts, strict=True)
+    return [open_task(config, s, on_test, {**own, "method": method}, expert) for s, own, expert in given]
 
 
-def open_task(config: Config, spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
-    """The task of a data set."""
-    dataset = setup.open_dataset(spec)
+def open_task(
+    config: Config, spec: str, on_test: bool, changes: Mapping[str, Any], expert: tj.Pretrained | None
+) -> Task:
+    """The task of a data set, its classes in the order of an expert's outputs."""
+    dataset = setup.open_tested(spec, expert and expert.class_names)
     recipe = setup.recipe(config, dataset=spec, **changes)
     predict = setup.predictor(recipe, dataset.classes)
     train, measured = setup.train_and_measured(config, predict, dataset, on_test)
-    return Task(dataset.name, dataset.classes, recipe, predict, train, measured)
+    return Task(dataset.name, dataset.classes, recipe, predict, train, measured, expert)
+
+
+def read_expert(path: str, architecture: str | None) -> tj.Pretrained:
+    """A fine-tuned checkpoint with the names of its outputs."""
+    expert = tj.load(path, architecture)
+    if not expert.class_names:
+        raise InputError(
+            f"{path} must name the classes of its {expert.model.classes} outputs; it does not. Write them, in their order, "
+            'to config.json beside it: {"label_names": ["owl", "gull"]}'
+        )
+    return expert
+
+
+def expert_of(task: Task, with_factors: bool) -> tj.Component:
+    """The component of a task's checkpoint, with the factors of its training images if a merge weighs by them."""
+    assert task.expert is not None
+    with tj.show_progress(f"{task.name}: {task.expert.source}"), about(task.expert.source):
+        expert = task.recipe.load(task.expert)
+        return tj.task_vector(expert, task.predict, task.classes, task.train if with_factors else None)
 
 
 def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
@@ -150,16 +193,18 @@ def candidates(config: Config, tasks: Tasks) -> dict[str, dict[float, Any]]:
     """For each way, its settings and a function that makes the body of a setting."""
     sums = {c: partial(scaled_sum, tasks.bodies, c) for c in COEFFICIENTS}
     share = 1 / len(tasks.tasks)
-    if tasks.method == "nlft":
-        return {"soup": {share: partial(tj.compose, tasks.bodies)}, "soup_scaled": sums}
-    ways: dict[str, dict[float, Any]] = {"mean": {share: partial(tj.compose, tasks.bodies)}, "scaled": sums}
-    for how in (how for how in config.merge if how != "mean"):
+    prefix = "soup_" if tasks.method == "nlft" else ""
+    mean = "soup" if tasks.method == "nlft" else "mean"
+    ways: dict[str, dict[float, Any]] = {mean: {share: partial(tj.compose, tasks.bodies)}, f"{prefix}scaled": sums}
+    for how in tasks.merges:
         if how not in tj.store.WEIGHTED:
-            ways[how] = {share: partial(tj.merge, tasks.bodies, how)}
+            ways[prefix + how] = {share: partial(tj.merge, tasks.bodies, how)}
             continue
         with tj.show_progress(f"{how} of {len(tasks.tasks)} bodies"):
             merger = tj.store.Merger(tasks.bodies, how)
-        ways[how] = {penalty: partial(merger.at, penalty) for penalty in config.numbers("merge_penalty", float)}
+        ways[prefix + how] = {
+            penalty: partial(merger.at, penalty) for penalty in config.numbers("merge_penalty", float)
+        }
     return ways
 
 
@@ -250,11 +295,17 @@ def main(config: Config) -> None:
     config.listed("merge", tj.store.MERGES)
     if len(config.listed("dataset")) < 2:
         raise InputError(f"--dataset must be two data sets or more; got {len(config.dataset)}")
+    for flag in ("head", "experts"):
+        given = len(getattr(config, flag))
+        if given not in (0, len(config.dataset)):
+            raise InputError(f"--{flag} must be one for each of the {len(config.dataset)} data sets; got {given}")
     names = [dataset.name for dataset in setup.open_datasets(config).values()]
     if config.negate not in (None, *names):
         raise InputError(f"--negate must be one of {', '.join(names)}; got {config.negate}")
     config.positive("merge_penalty")
     methods = config.listed("method", ["taft", "soup", *ADDITIVE])
+    if config.experts and config.head:
+        raise InputError("--experts must be without --head, as experts have their own; got both")
     if config.negate is not None and "taft" not in methods:
         raise InputError(f"--negate needs taft in --method; got {','.join(methods)}")
     groups: dict[str, Tasks] = {}

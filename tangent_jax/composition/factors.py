@@ -9,11 +9,6 @@ from jaxtyping import Array, Float
 from tangent_jax.solver.curvature import Curvature
 
 
-def of_subset(factors: Curvature, paths: tuple[str, ...]) -> bool:
-    """True where the factors are of these leaves."""
-    return {*factors.kernels, *factors.blocks} <= {*paths}
-
-
 def widen_factors(factors: Curvature, classes: Sequence[str], own: Sequence[str]) -> Curvature:
     """The factors of a component of `own` classes under a square loss, as for a component of all `classes`.
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.composition.factors import of_subset
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
@@ -73,7 +72,7 @@ def check_origin(factors: Curvature, provenance: Provenance) -> None:
     remedy = f"{curvature.MADE} of the same predictor"
     if factors.anchor != provenance.anchor + provenance.head:
         raise InputError(f"factors must be at the component's anchor; got those of another. {remedy}")
-    if not of_subset(factors, provenance.subset):
+    if not {*factors.kernels, *factors.blocks} <= {*provenance.subset}:
         raise InputError(f"factors must be of the component's leaves; got others. {remedy}")
     if provenance.training.privacy is not None:
         raise InputError("factors must be None for a private component, as they are not private")

@@ -22,6 +22,7 @@ SEARCH = ("--blocks=1", "--lr=1e-3,3e-3", "--seed=0,1", "--epochs=2", "--search_
 PRIVATE = ("--subset=head", "--epsilon=8", "--lr=0.06", "--clip_norm=1")
 CASES = {
     # name of the binary, or several of one: (flags besides data, cache and --out; keys of the result; files in --out)
+    "bench experts": (("--epochs=2", "--merge=mean,ties,inputs"), {"tasks", "normalised"}, ["tasks.md", "experts"]),
     "bench export": (("--format=stablehlo", "--batch_size=1,2", "--repeats=1"), {"ours", "stablehlo"}, []),
     "bench features": (
         ("--width=16,36", "--feature_blocks=0,2", "--only=h,h+ntk", "--repeats=1"),
@@ -139,7 +140,8 @@ def root(tmp_path_factory):
 def places(binary, root, folder):
     """The flags of data, weights, cache, store and --out that the binary has."""
     weights = [f"{root}/vit.safetensors", *[f"{root}/resnet.safetensors"] * (binary == "paper anchors")]
-    values = {"dataset": f"folder:{root}/photos", "weights": ",".join(weights), "cache_dir": root / "cache"}
+    data = [f"folder:{root}/photos", *["digits"] * (binary == "bench experts")]
+    values = {"dataset": ",".join(data), "weights": ",".join(weights), "cache_dir": root / "cache"}
     values |= {"store": folder / "stores", "out": folder / "out"}
     _, known = defined(binary)
     return [f"--{name}={value}" for name, value in values.items() if name in known]

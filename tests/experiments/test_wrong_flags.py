@@ -82,6 +82,8 @@ CASES = [
     ("paper report", "--weights=builtin,b,c", "--weights must be MODEL, MODEL,RESNET or"),
     ("compose", "--method=exact --feature_blocks=13", "--feature_blocks must be a whole number in 0..6; got 13"),
     ("finetune", "--lr=0", "finetune: learning_rate must be a finite number > 0 and at most 1e+06; got 0.0"),
+    ("tasks", "--dataset=digits,digits --experts=a", "--experts must be one for each of the 2 data sets; got 1"),
+    ("tasks", "--dataset=digits,x --experts=a,b --method=taft", "--experts has an effect only with --method=soup"),
     ("tasks", "--dataset=digits,digits", "--dataset must name data sets of different names; got digits. Rename one"),
     # texts
     (

@@ -1,8 +1,7 @@
-"""Components weighted by curvature: exact where it must be, additive, and gone with what is removed."""
+"""Merges: exact where the objective is quadratic, the same in any order, without a component after its removal."""
 
 import dataclasses
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -158,7 +157,7 @@ def test_a_store_merges_without_factors(tmp_path, how):
 
 
 def test_one_decomposition_serves_every_ridge():
-    """Seven ridges were seven merges."""
+    """Each component is read as often for seven ridges as for one."""
     parts, own = all_of(3)
     reads = []
 
@@ -269,18 +268,42 @@ def test_non_finite_weights_are_refused(how):
         merge(components(parts, own), how)
 
 
-def test_unmergeable_is_refused(tmp_path):
+def with_block(path):
+    """Factors with a block of one more leaf."""
+    return dataclasses.replace(factors(2), blocks={**factors(2).blocks, path: np.ones((1, 2, 2))})
+
+
+def without_bias():
+    """A tree without the bias of the head, and factors of such trees."""
+    less = trees.nest({path: leaf for path, leaf in trees.leaves(part(0)).items() if path != "head/bias"})
+    blocks = {path: block for path, block in factors(0).blocks.items() if path != "head/bias"}
+    biases = tuple(pair for pair in factors(0).biases if pair[1] != "head/bias")
+    sums = {path: factors(0).sums[path] for path, _ in biases}
+    return less, dataclasses.replace(factors(0), blocks=blocks, biases=biases, sums=sums)
+
+
+OF_STORES = {
+    "anchor": (lambda: (dataclasses.replace(factors(2), anchor="another"), {}), "factors must be at the component's"),
+    "leaf": (lambda: (with_block("not/a/leaf"), {}), "factors must be of the component's leaves"),
+    "private": (
+        lambda: (factors(2), {"privacy": Spent(make_mechanism(3.0, 1e-5), 50, True)}),
+        "factors must be None for a private component",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_STORES)
+def test_foreign_factors_are_not_added(case, tmp_path):
+    make, message = OF_STORES[case]
+    wrong, changes = make()
     store = make_store(tmp_path / "store", 2)
-    other = dataclasses.replace(factors(2), anchor="another")
-    with pytest.raises(InputError, match="factors must be at the component's anchor"):
-        store.add("shard 2", part(2), origin(2), other)
-    few = dataclasses.replace(factors(2), blocks={**factors(2).blocks, "not/a/leaf": np.ones((1, 2, 2))})
-    with pytest.raises(InputError, match="factors must be of the component's leaves"):
-        store.add("shard 2", part(2), origin(2), few)
-    private = Spent(make_mechanism(3.0, 1e-5), 50, True)
-    with pytest.raises(InputError, match="factors must be None for a private component"):
-        store.add("shard 2", part(2), origin(2, privacy=private), factors(2))
+    with pytest.raises(InputError, match=message):
+        store.add("shard 2", part(2), origin(2, **changes), wrong)
     assert [*store] == ["shard 0", "shard 1"]
+
+
+def test_store_names_component_without_factors(tmp_path):
+    store = make_store(tmp_path / "store", 2)
     store.add("shard 2", part(2), origin(2))
     assert not store.has_factors("shard 2")
     with pytest.raises(InputError, match=r"components must have factors; got shard 2 without"):
@@ -289,22 +312,43 @@ def test_unmergeable_is_refused(tmp_path):
         store.factors("shard 2")
     with pytest.raises(InputError, match="coefficients must be left out with how='inputs'"):
         store.compose({"shard 0": 1.0}, how="inputs")
-    with pytest.raises(InputError, match="penalty"):
-        merge(components(*all_of(2)), "curvature", 0.0)
-    with pytest.raises(InputError, match="how"):
-        merge(components(*all_of(2)), "sum")
-    with pytest.raises(InputError, match="factors that are added must be at one anchor"):
-        merge(components({"a": part(0), "b": part(1)}, {"a": factors(0), "b": other}), "curvature")
-    with pytest.raises(InputError, match="factors must be of the step's leaves; got those of not/a/leaf"):
-        merge(components({"a": part(0)}, {"a": few}), "curvature")
-    less = trees.nest({path: leaf for path, leaf in trees.leaves(part(0)).items() if path != "head/bias"})
-    blocks = {path: block for path, block in factors(0).blocks.items() if path != "head/bias"}
-    biases = tuple(pair for pair in factors(0).biases if pair[1] != "head/bias")
-    alone = {"blocks": blocks, "biases": biases, "sums": {path: factors(0).sums[path] for path, _ in biases}}
-    both = {name: dataclasses.replace(factors(0), **alone) for name in "ab"}
-    with pytest.raises(InputError, match="components must be of one subset; got b with other leaves"):
-        merge(components({"a": part(0), "b": less}, both), "inputs")
-    wrong = {"a": trees.nest({path: leaf[:1] for path, leaf in trees.leaves(part(0)).items()})}
-    with pytest.raises(InputError, match=r"factors of .* numbers"):
-        merge(components(wrong, {"a": factors(0)}), "curvature")
-    assert json.loads((tmp_path / "store/journal.jsonl").read_text().splitlines()[0])["entry"]["factors"]["id"]
+
+
+def pair_without_bias():
+    """Two components of other leaves, with factors of the fewer."""
+    less, own = without_bias()
+    return components({"a": part(0), "b": less}, {"a": own, "b": own})
+
+
+def two_anchors():
+    """Two components with factors at two anchors."""
+    other = dataclasses.replace(factors(1), anchor="another")
+    return components({"a": part(0), "b": part(1)}, {"a": factors(0), "b": other})
+
+
+def narrow():
+    """A component whose leaves have fewer numbers than its factors."""
+    wrong = trees.nest({path: leaf[:1] for path, leaf in trees.leaves(part(0)).items()})
+    return components({"a": wrong}, {"a": factors(0)})
+
+
+UNMERGEABLE = {
+    "penalty": (lambda: components(*all_of(2)), "curvature", 0.0, "penalty must be a finite number > 0"),
+    "how": (lambda: components(*all_of(2)), "sum", 0.1, "how must be one of mean"),
+    "two anchors": (two_anchors, "curvature", 0.1, "factors that are added must be at one anchor"),
+    "leaf": (
+        lambda: components({"a": part(0)}, {"a": with_block("not/a/leaf")}),
+        "curvature",
+        0.1,
+        "factors must be of the step's leaves; got those of not/a/leaf",
+    ),
+    "two subsets": (pair_without_bias, "inputs", 0.1, "components must be of one subset; got b with other leaves"),
+    "narrow": (narrow, "curvature", 0.1, "factors of .* numbers"),
+}
+
+
+@pytest.mark.parametrize("case", UNMERGEABLE)
+def test_unmergeable_is_refused(case):
+    make, how, penalty, message = UNMERGEABLE[case]
+    with pytest.raises(InputError, match=message):
+        merge(make(), how, penalty)

@@ -227,6 +227,7 @@ TABLE: dict[str, partial] = {
         "How statistics are solved: HOW,SHRINKAGE, then a weight of each part of the features if there are several; or"
         " how that is chosen: held_out or leave_one_out.",
     ),
+    "experts": flag("list", "Fine-tuned checkpoints of --weights, files or folders, one for each of --dataset."),
     "merge": flag("enum", f"Merge by {', '.join(own.help for own in MERGES.values())}.", MERGES),
     "merge_penalty": flag(
         "float",
