@@ -155,8 +155,8 @@ def read_expert(path: str, architecture: str | None) -> tj.Pretrained:
     expert = tj.load(path, architecture)
     if not expert.class_names:
         raise InputError(
-            f"{path} must name the classes of its {expert.model.classes} outputs; it does not. Write them, in their order, "
-            'to config.json beside it: {"label_names": ["owl", "gull"]}'
+            f"{path} must name the classes of its {expert.model.classes} outputs; it does not. Write their names, in "
+            'order, to config.json beside it: {"label_names": ["owl", "gull"]}'
         )
     return expert
 
