@@ -3,8 +3,9 @@
 Full-batch steps of cross entropy, the paper's 50 or others; our outputs are the tangent alone. For every cell, steps,
 learning rate and clip norm are searched on images held out of train (seed 0; the two best with seeds 1 and 2 too), then
 PT=F at the best; the winner is trained on all of train, over --seed, and measured on test. The methods `norm` and
-`public` are TAFT in coordinates whitened by the layer norm below a kernel, and by the images of --public. Models of one
-cell and number of steps train in one program. Noise comes from seeds, for reproducible tables, so nothing here is
+`public` are TAFT in coordinates whitened by the layer norm below a kernel, and by the images of --public. LoRA and
+adapters (--rank) are new in any case, so PT=F is not tried for them. Models of one cell and number of steps train in
+one program. Noise comes from seeds, for reproducible tables, so nothing here is
 private. Finished runs are saved in runs.jsonl, the command in command.json, which `paper report
 --finished=table3=FOLDER` shows.
 
@@ -31,20 +32,21 @@ from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
-
-SUBSETS = ("blocks", "bitfit", "layernorm", "head")
-"""The table's columns: full, bitfit, layernorm, fc."""
+from tangent_jax.models.subsets import KINDS, MADE
+from tangent_jax.store.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(PrivateTable):
     """The flags."""
 
+    blocks: int = 1
     clip_norm: tuple[str, ...] = ("1", "30")
     dataset: tuple[str, ...] = ("digits",)
     method: tuple[str, ...] = ("nlft", "taft")
     out: str = "out/table3"
     public: str | None = None
+    rank: int = Recipe.rank
     steps: tuple[str, ...] = ("50",)
     subset: tuple[str, ...] = ("blocks", "bitfit", "layernorm", "head")
 
@@ -126,7 +128,7 @@ class Cell:
 
         best = {e: max(runs[:FINALISTS], key=score) for e, runs in ranked.items()}
         scores = {e: score(run) for e, run in best.items()}
-        if self.recipe.kind != "head":  # PT=F re-initialises the head alone, which is new in any case
+        if self.recipe.kind not in ("head", *MADE):  # their trained leaves are new in any case
             held |= self.measure([run._replace(reset=True) for run in best.values()], on_test=False)
             best = {e: max((run, run._replace(reset=True)), key=held.__getitem__) for e, run in best.items()}
         final = [run._replace(seed=s) for run in best.values() for s in self.config.numbers("seed", int)]
@@ -142,7 +144,7 @@ class Cell:
 
 def main(config: Config) -> None:
     epsilons, clips, rates = (config.numbers(name, float) for name in ("epsilon", "clip_norm", "lr"))
-    config.listed("subset", SUBSETS)
+    config.listed("subset", KINDS)
     methods = config.listed("method", METHODS)
     steps = config.numbers("steps", int)
     if "taft" not in methods and (len(methods) > 1 or methods == ["nlft"]):

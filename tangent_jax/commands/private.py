@@ -17,6 +17,9 @@ their number is drawn at random, 3.5 to 4.8.
 Nor is the division of a data set of one split, where one image may move another of its class into training; stderr says
 so. Give test images a split of their own.
 
+--subset trains LoRA or adapters of --rank, or other leaves, of the last --blocks; one clip norm bounds the gradient of
+all. A linearized LoRA trains B alone (lora_b). New leaves are drawn from --seed, which is public.
+
 --unit=example --owners=CSV also prints the epsilon of an owner of the most images (--sampling=full --noise=gaussian).
 
 --method=exact and --method=place train nothing. They release noisy statistics of features once, as one step, and solve
@@ -37,7 +40,6 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import anchors, command, plan, setup
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared.settings import (
-    PRIVATE_KINDS,
     Compute,
     FirstSession,
     Job,
@@ -87,16 +89,17 @@ class Config(FirstSession, Reading, Compute, Training, Job, Results):
     part: str | None = None
     penalty: float = 0.0
     public: str | None = None
+    rank: int = Recipe.rank
     reset: bool = Recipe.reset
     sampling: str = "full"
     seed: int = Recipe.seed
     store: str | None = None
-    subset: str = choice(*PRIVATE_KINDS)
+    subset: str = Recipe.kind
     unit: Literal["example", "owner"] = "example"
     whiten: bool = True
     width: int = 256
     needs = (
-        only_with("epochs", "lr", "subset", "sampling", "plan", "loss", "penalty", "batch_size", method=TRAINED)
+        only_with("epochs", "lr", "subset", "rank", "sampling", "plan", "loss", "penalty", "batch_size", method=TRAINED)
         | only_with("output", "head", "reset", "linearization", method=TRAINED)
         | only_with("public", whiten=True)
         | only_with("width", method="place")
@@ -357,9 +360,9 @@ def main(config: Config) -> None:
     train = part_of(train, *own_part(config.part)) if config.part else train
     test = setup.features(config, mapped, dataset.test, "test inputs")
     mechanism = mechanism_of(config, len({*train.owners} if train.owners else train))
-    subset = predict.subset
     how = f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
-    what = "statistics" if map_ else f"{subset.name}: {subset.size:,} numbers"
+    norms = "gradient norms in closed form" if predict.has_factors else "gradients one by one, under vmap"
+    what = "statistics" if map_ else f"{predict.subset}; {norms}"
     print(f"{dataset.name}: {len(train)} train; {what}; {how}", file=sys.stderr)
     origin = tj.store.make_provenance(predict, recipe, dataset.classes).with_data(owners=owners)
     evaluated: Any = predict
@@ -375,7 +378,7 @@ def main(config: Config) -> None:
         warn_divided(spent, dataset.name)
     result = {
         "method": config.method,
-        "subset": None if map_ else config.subset,
+        "subset": None if map_ else predict.subset.name,
         "dataset": dataset.name,
         "accuracy": tj.evaluate(evaluated, dw, test),
         "epsilon": epsilon,

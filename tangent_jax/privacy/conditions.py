@@ -35,8 +35,7 @@ def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
         jax.eval_shape(lambda o, dw: apply(o, dw, o.init(dw), dw), optimizer, dw)
     except TypeError as error:
         raise InputError(
-            f"optimizer must read gradients alone; got {str(error).splitlines()[0]}."
-            " What it wants is not private; take another."
+            f"optimizer must read gradients alone; got {str(error).splitlines()[0]}. Take one that needs no loss."
         ) from error
 
 

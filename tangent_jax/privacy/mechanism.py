@@ -110,7 +110,7 @@ class Mechanism:
         moves the owner's clipped sum by 2 C at most.
 
         Raises:
-            InputError: Several units beside Poisson samples.
+            InputError: Several units with Poisson samples.
 
         >>> mechanism = tj.make_mechanism(epsilon=3.0, delta=1e-5)
         >>> [round(mechanism.compute_epsilon(group=k), 1) for k in (1, 2, 4, 8)]
@@ -119,7 +119,7 @@ class Mechanism:
         whole_number("group", group, 1)
         if group > 1 and self.sampling_rate < 1:
             raise InputError(
-                f"group must be 1 beside Poisson samples; got {group}. MixtureOfGaussiansDpEvent of dp-accounting "
+                f"group must be 1 with Poisson samples; got {group}. MixtureOfGaussiansDpEvent of dp-accounting "
                 "bounds more, with binomial probabilities"
             )
         if not self.steps:

@@ -265,7 +265,7 @@ def denoise(noised: Statistics, deviation: float) -> Statistics:
 
     Args:
         deviation: The standard deviation of the noise of B, sigma C / b. The result is post-processing of released
-            values, and as private as they are.
+            values, and equally private.
 
     Edge cases:
         Without noise all stays the same, except counts below 1.

@@ -139,13 +139,14 @@ def private_step(
 
 
 @partial(jax.jit, static_argnames="traced")
-def _clip_all(*arguments: Any, traced: str = "") -> ClippedSum:
+def clip_chunk(*arguments: Any, traced: str = "") -> ClippedSum:
+    """As `clip_all`, compiled."""
     return clip_all(*arguments)
 
 
 @partial(jax.jit, static_argnames="traced", donate_argnums=0)
-def _private_step(state: State, *arguments: Any, traced: str = "") -> tuple[State, Array]:
-    """The state after a step, and the norms of private gradient and step, "2"."""
+def take_step(state: State, *arguments: Any, traced: str = "") -> tuple[State, Array]:
+    """As `private_step`, compiled: the state after a step, and the norms of private gradient and step, "2"."""
     after, gradient = private_step(state, *arguments)
     return after, norms_of(gradient, state.dw, after.dw)
 
@@ -234,7 +235,7 @@ def fit_private(
             chunks = sample_chunks(batches, mechanism, units, seed, step)
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = step_key(mechanism, seed, step)
-            state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
+            state, norms = take_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
             check_finite(float(norms[1]), step)
             row: Row = {"step": step + 1, "seconds": time.perf_counter() - began, "non_finite": int(total.non_finite)}
             if run.log is not None:
@@ -290,7 +291,7 @@ def check_alone(predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective:
 
     def clipped(x: np.ndarray, y: np.ndarray) -> ClippedSum:
         chunk = Chunk(jnp.asarray(x)[None], jnp.asarray(y)[None], None, np.ones((1, len(x)), np.float32))
-        return _clip_all(predict, at, chunk, 1, objective, mechanism)
+        return clip_chunk(predict, at, chunk, 1, objective, mechanism)
 
     together, n = np.asarray(clipped(x, y).norms), len(x)
     for i in sorted({0, n // 2, n - 1}):
@@ -330,7 +331,7 @@ def add_up(
     for chunk in chunks:
         steps = len(chunk.present)
         chunk = chunk.pad(1 << (steps - 1).bit_length()).place()  # few shapes, for samples of any size
-        part = _clip_all(predict, dw, chunk, steps, objective, mechanism, traced=traced)
+        part = clip_chunk(predict, dw, chunk, steps, objective, mechanism, traced=traced)
         total = part if total is None else total + part
     assert total is not None
     return total

@@ -185,9 +185,9 @@ BROKEN = {
 def test_broken_trainer_shows_in_noise(monkeypatch, broken):
     for name, replacement in BROKEN[broken].items():
         monkeypatch.setattr(transformation if name == "noisy_mean" else module, name, replacement)
-    monkeypatch.setattr(module, "_clip_all", jax.jit(lambda *a, **_: module.clip_all(*a), static_argnames="traced"))
-    step = inspect.unwrap(module._private_step)  # in a new function: JAX keeps the traces of the same one
-    monkeypatch.setattr(module, "_private_step", jax.jit(lambda *a, **_: step(*a), static_argnames="traced"))
+    monkeypatch.setattr(module, "clip_chunk", jax.jit(lambda *a, **_: module.clip_all(*a), static_argnames="traced"))
+    step = inspect.unwrap(module.take_step)  # in a new function: JAX keeps the traces of the same one
+    monkeypatch.setattr(module, "take_step", jax.jit(lambda *a, **_: step(*a), static_argnames="traced"))
     steps, mechanism = run()
     monkeypatch.undo()  # the auditor's own sums are sound
     assert not is_sound(noises(steps, mechanism))

@@ -3,6 +3,7 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import in_long
@@ -11,6 +12,7 @@ from run_binary import run
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import plan
+from tangent_jax.core import placement
 from tangent_jax.models import protocol
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import Training, train_epoch
@@ -31,6 +33,17 @@ def test_plan_of_fit_is_its_program(monkeypatch):
     compiled = train_epoch.lower(training, training.start(predict.zeros()), chunk, None, 0.0).compile()
     assert planned["flops"] == compiled.cost_analysis()["flops"] > 1e6
     assert planned["temporary_bytes"] >= compiled.memory_analysis().temp_size_in_bytes > 0
+
+
+def test_plan_of_private_lowers_what_runs():
+    recipe = tj.Recipe(kind="head")
+    predict = recipe.predictor(10)
+    batches = tj.Batches(np.zeros((4, *predict.model.input_shape(predict.subset.stage)), np.float32), np.zeros(4, int))
+    mechanism = tj.make_mechanism(3.0, 1e-5, 2)
+    phase = plan.private_phase(recipe, predict, batches, mechanism, placement.mesh())
+    state, norms = phase.programs["private step"].out_info
+    assert jax.tree.map(jnp.shape, state.dw) == jax.tree.map(jnp.shape, predict.zeros())
+    assert norms.shape == (2,)  # of gradient and step: the gradient itself stays inside the program
 
 
 @pytest.mark.slow

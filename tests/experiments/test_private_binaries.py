@@ -4,8 +4,10 @@ import dataclasses
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
+from helpers import in_long
 from photos import photographs, picture
 from PIL import Image
 from run_binary import run, run_here, start, wait_until
@@ -87,7 +89,7 @@ def test_poisson_with_seed_is_not_private(cache, tmp_path):
 
 
 def test_private_says_steps_a_kill_lost(cache, tmp_path, monkeypatch):
-    flags, taken, real = [cache, f"--out={tmp_path}", "--epochs=5", "--subset=head"], [], train._private_step
+    flags, taken, real = [cache, f"--out={tmp_path}", "--epochs=5", "--subset=head"], [], train.take_step
 
     def step(*arguments, **options):
         taken.append(1)
@@ -96,7 +98,7 @@ def test_private_says_steps_a_kill_lost(cache, tmp_path, monkeypatch):
         return real(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_private_step", step)
+        patch.setattr(train, "take_step", step)
         patch.setattr(Ledger.__init__, "__defaults__", (1e9,))
         assert run_here("private", *flags)[0] == 130
     code, out, err = run_here("private", *flags)
@@ -140,6 +142,39 @@ def test_private_components_add_up_in_the_store(cache, tmp_path):
     (tmp_path / "ids.txt").write_text(Store(tmp_path / "store").provenance("a").data.examples[0][0])
     _, err = run("store", "remove", store, f"--examples={tmp_path}/ids.txt", "--retrain", code=1)
     assert "without privacy" in err
+
+
+ACCOUNT = ("epsilon", "delta", "noise_multiplier", "steps_paid", "neighbouring", "unit")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("subset", "trained"), [("lora", "lora_b-1"), *in_long(("adapter", "adapter-1"))], ids=["lora", "adapter"]
+)
+def test_private_new_leaves_are_stored(cache, tmp_path, subset, trained):
+    """With the account of the head alone; composed, exported, and not retrained when an image is removed."""
+    store, flags = f"--store={tmp_path}/store", [cache, "--epochs=1"]
+    how = [f"--subset={subset}", "--rank=2"]
+    head = json.loads(run("private", *flags, "--subset=head", "--part=0/2", f"--out={tmp_path}/head")[0])
+    for part in "01":
+        line, err = run("private", *flags, *how, f"--part={part}/2", f"--out={tmp_path}/{part}")
+        run("store", "add", store, f"--source={tmp_path}/{part}")
+        assert f"{trained} trains block_" in err
+        assert err.count("; gradient norms in closed form; ") == 1
+    result = json.loads(line)
+    assert result["subset"] == trained
+    assert [result[name] for name in ACCOUNT] == [head[name] for name in ACCOUNT]
+    assert json.loads(run("store", "compose", store)[0])["privacy"]["epsilon"] == pytest.approx(3)  # no image in both
+    run("store", "export", store, f"--to={tmp_path}/export")
+    anchor, dw = load_export(tmp_path / "export")[:2]
+    tj.tangent(anchor, 1, trained.partition("-")[0]).bind(dw)  # has its leaves, in their shapes
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(dw))
+    (tmp_path / "ids.txt").write_text(Store(tmp_path / "store").provenance("0").data.examples[0][0])
+    _, err = run("store", "remove", store, f"--examples={tmp_path}/ids.txt", "--retrain", code=1)
+    assert "only components without privacy are trained again" in err
+    run("private", *flags, *how, "--seed=1", f"--out={tmp_path}/other")  # another A at the anchor
+    _, err = run("store", "add", store, f"--source={tmp_path}/other", code=1)
+    assert "anchor" in err.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -154,7 +154,7 @@ WRONG = [
     (lambda: Mechanism(1.0, 0.1, 5, 1e-5, **DISCRETE), "noise_multiplier of discrete noise must be 0.25 or more"),
     (
         lambda: Mechanism(1.0, 2.0, 10, 1e-5, 0.1).compute_epsilon(group=2),
-        "group must be 1 beside Poisson samples; got 2",
+        "group must be 1 with Poisson samples; got 2",
     ),
     (lambda: Mechanism(1.0, 2.0, 10, 1e-5).compute_epsilon(group=0), "group must be a whole number >= 1; got 0"),
     (lambda: calibrate(1.0, 1.5, 50), r"delta must be in \[1e-15, 1\), below 1 / examples"),

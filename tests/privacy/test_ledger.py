@@ -33,7 +33,7 @@ def train(folder, steps=5, seed=None, seconds=1.0, **changes):
 
 def interrupted(folder, monkeypatch, after=3, **changes):
     """A run that was killed after some steps, each of them saved."""
-    taken, real = [], module._private_step
+    taken, real = [], module.take_step
 
     def step(*arguments, **options):
         taken.append(1)
@@ -42,7 +42,7 @@ def interrupted(folder, monkeypatch, after=3, **changes):
         return real(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_private_step", step)
+        patch.setattr(module, "take_step", step)
         with pytest.raises(KeyboardInterrupt):
             train(folder, seconds=0.0, **changes)
 
@@ -103,7 +103,7 @@ def test_edited_ledger_trains_nothing(tmp_path, monkeypatch, harm, resume):
     interrupted(tmp_path, monkeypatch, seed=seed) if resume else train(tmp_path, seed=seed)
     HARM[harm](tmp_path)
     left = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "ledger.lock"}
-    monkeypatch.setattr(module, "_private_step", lambda *_, **__: pytest.fail("a step was taken"))
+    monkeypatch.setattr(module, "take_step", lambda *_, **__: pytest.fail("a step was taken"))
     with pytest.raises(InputError) as error:
         train(tmp_path, seed=seed)
     assert "\n" not in str(error.value)

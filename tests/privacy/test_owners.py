@@ -189,7 +189,7 @@ def test_poisson_takes_owners_whole():
 
 
 def test_programs_are_as_many_as_powers_of_two():
-    with programs_of(module._clip_all) as programs:
+    with programs_of(module.clip_chunk) as programs:
         fit_private(linear, points(batch_size=9), mechanism=MECHANISM, start=START, seed=0)
     assert len(programs) == 4  # owners of 1, 2, 3 to 4, and 5 to 8 examples
 

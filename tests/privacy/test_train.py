@@ -213,7 +213,7 @@ def test_a_seed_repeats_and_none_does_not():
 
 def test_settings_share_one_program():
     train(seed=0)
-    with programs_of(module._private_step) as steps, programs_of(module._clip_all) as sums:
+    with programs_of(module.take_step) as steps, programs_of(module.clip_chunk) as sums:
         for epsilon, clip_norm, rate in ((1.0, 1.0, 0.1), (3.0, 0.5, 0.03), (8.0, 2.0, 0.01)):
             train(make_mechanism(epsilon, 1e-5, 5, clip_norm), seed=0, optimizer=momentum(rate))
     assert steps == sums == []
@@ -236,7 +236,7 @@ def test_finished_run_spends_nothing(tmp_path):
 
 
 def test_step_is_paid_before_taken(tmp_path, monkeypatch):
-    seen, real = [], module._private_step
+    seen, real = [], module.take_step
 
     def step(*arguments, **options):
         seen.append(json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps_paid"])
@@ -244,7 +244,7 @@ def test_step_is_paid_before_taken(tmp_path, monkeypatch):
             raise KeyboardInterrupt  # after the third was paid
         return real(*arguments, **options)
 
-    monkeypatch.setattr(module, "_private_step", step)
+    monkeypatch.setattr(module, "take_step", step)
     options = {
         "ledger": Ledger(tmp_path, seconds=0.0),
         "on_step": lambda row, dw: {"largest": float(jnp.abs(dw["kernel"]).max())},

@@ -29,7 +29,7 @@ from tangent_jax.features.extract import rows_at_once
 from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.models.trunk import run_trunk
 from tangent_jax.privacy.discrete import step_key
-from tangent_jax.privacy.train import clip_all, private_step
+from tangent_jax.privacy.train import clip_all, clip_chunk, take_step
 from tangent_jax.solver import passes
 from tangent_jax.solver.problem import SIGNALS
 from tangent_jax.store.training import program
@@ -154,10 +154,8 @@ def private_phase(
     clip = predict, state.dw, chunk, chunk.present.shape[0], loss, mechanism
     total, key = on_mesh((jax.eval_shape(clip_all, *clip), jax.eval_shape(lambda: step_key(mechanism, 0, 0))), mesh)
     programs = {
-        "clipped sum": jax.jit(clip_all).lower(*clip),
-        "private step": jax.jit(private_step, donate_argnums=0).lower(
-            state, total, 1.0, key, loss, mechanism, optimizer
-        ),
+        "clipped sum": clip_chunk.lower(*clip),
+        "private step": take_step.lower(state, total, 1.0, key, loss, mechanism, optimizer),
     }
     return Phase(programs, size_of((predict.w, state, chunk, total.value)), batches.steps)
 

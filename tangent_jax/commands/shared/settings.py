@@ -12,11 +12,8 @@ from typing import Any, ClassVar
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.data import MOST_PIXELS, ImageSize
 from tangent_jax.io.files import expand_path
-from tangent_jax.models.subsets import KINDS, MADE
 from tangent_jax.store.recipe import Recipe
 
-PRIVATE_KINDS = tuple(kind for kind in KINDS if kind not in (*MADE, "everything"))
-"""The subsets that a private run trains."""
 NAMED = (
     *("weights", "architecture", "image_size", "dtype", "linearization", "output"),
     *("loss", "penalty", "epochs", "batch_size", "solver", "certificate", "passes"),
