@@ -147,8 +147,9 @@ def is_list(text: str, others: Set[str]) -> bool:
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return isinstance(read(text), (list, dict, tuple, set))
     # names may hold commas: "maillot, tank suit" is a class of ImageNet, as "maillot" is
+    inner = text.strip("[]{}()")
     return any(
-        mark in text and enough(part.strip() in others for part in text.split(mark) if part.strip())
+        mark in inner and enough(part.strip() in others for part in inner.split(mark) if part.strip())
         for mark, enough in (("|", any), (";", any), (",", all))
     )
 

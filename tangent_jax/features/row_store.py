@@ -108,7 +108,7 @@ class RowStore:
         size = (self.folder / "rows.bin").stat().st_size if (self.folder / "rows.bin").exists() else 0
         rows = map_rows(self.folder, (size // self.nbytes, self.nbytes), np.uint8)
         kept = np.flatnonzero(lines["checksum"] != MISSING)
-        kept = kept if places is None else np.intersect1d(kept, places)
+        kept = kept if places is None else np.intersect1d(kept, np.asarray(places, int))
         names, checksums = (lines[field][kept].tolist() for field in ("identifier", "checksum"))
         found = zip(kept.tolist(), names, checksums, strict=True)
         return [i for i, name, crc in found if i >= len(rows) or checksum(name, rows[i]) != crc]

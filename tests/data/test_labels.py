@@ -90,7 +90,7 @@ def test_a_list_of_classes_decides():
 
 @pytest.mark.parametrize(
     "text",
-    ['["a", "b"]', "['a']", '{"choices":["a","b"]}', "('a', 'b')", "[]", "a|new", "a; b", "a,b", "b , a"],
+    ['["a", "b"]', "['a']", '{"choices":["a","b"]}', "('a', 'b')", "[]", "[a, b]", "a|new", "a; b", "a,b", "b , a"],
 )
 def test_lists_in_a_text_are_refused(text):
     with pytest.raises(InputError, match=r"the label of row <2> in set is .*: a list of labels"):
