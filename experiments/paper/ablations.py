@@ -42,7 +42,7 @@ TITLES = {
 
 
 def columns(config: Config, which: str) -> dict[str, list[Recipe]]:
-    """The flat settings of the recipes to search, for each compared column."""
+    """The recipes to search, for each compared column."""
     variants: dict[str, dict[str, Any]] = {
         "loss": {"RSL": {"loss": "rsl"}, "CE": {"loss": "ce"}, "MSE": {"loss": "mse"}},
         "pt": {"PT=T": {"reset": False}, "PT=F": {"reset": True}},

@@ -40,7 +40,7 @@ NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
 
 def candidates(config: Config, method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe]:
-    """The flat settings of each recipe of a column of the table: learning rates, or penalties of the optimum."""
+    """The recipes of a column of the table: learning rates, or penalties of the optimum."""
     tokens = (False, True) if search.has_class_token(config) else (False,)
     searched = config.search_anchor and method != "fc"
     anchors = itertools.product((False, True), tokens) if searched else [(False, False)]

@@ -56,7 +56,6 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples, Owner
 from tangent_jax.io.log import current_log
 from tangent_jax.io.progress import shown
-from tangent_jax.io.records import read_lines
 from tangent_jax.store.recipe import Recipe
 
 TRAINED = ("taft", "nlft")
@@ -124,10 +123,7 @@ def open_private(config: Config) -> Dataset:
         return setup.open_tested(config.dataset)
     if "," in config.classes:
         return setup.open_tested(config.dataset, tuple(name.strip() for name in config.classes.split(",")))
-    path = config.path("classes")
-    if not path.is_file():
-        raise InputError(f"--classes must be names with commas, or a file of one name a line; there is no file {path}")
-    return setup.open_tested(config.dataset, tuple(read_lines(path)))
+    return setup.open_tested(config.dataset, tuple(setup.read_words("classes", config.classes)))
 
 
 def say_classes(config: Config, dataset: Dataset, owners: dict[str, Owner]) -> None:

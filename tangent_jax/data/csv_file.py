@@ -281,6 +281,7 @@ def find_images(table: Table, texts: Sequence[str], folder: str) -> list[str]:
     missing = [text for text, file in zip(texts, files, strict=True) if file is None]
     if missing:
         named = below.named(missing[0])
+        missing = [text for text in missing if bool(below.named(text)) == bool(named)]
         what = "are missing, such as" if not named else f"are several files each ({first_names(named)}), such as"
         raise InputError(
             f"{len(missing)} of {len(texts)} images of {table.path} {what} {short(missing[0])}: write"

@@ -141,7 +141,10 @@ def layout(names: Sequence[str], folders: Sequence[str], where: object, asked: A
     found = read_classes(tree, class_folders)
     inner = [name for name in found.classes if "/" in name]
     if inner:
-        note(f"the classes are the {len(inner)} innermost folders, such as {inner[0]}; the outer ones are, by {outer}")
+        note(
+            f"the classes are the {len(inner)} innermost folders, such as {inner[0]}; {outer} makes the outer ones"
+            " classes"
+        )
     say_left_out(names, tree, found, class_folders, bare)
     for split, images in found.images.items():
         if not images:

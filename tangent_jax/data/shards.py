@@ -158,7 +158,7 @@ def file_and_owner(where: str, rows: Sequence[Sequence[str]], chosen: Mapping[st
     are_two = not chosen and all(len(row) <= 2 for row in rows)
     if are_two and not files and not owners:
         return [[*row] for row in rows]
-    are_named = all(name in header for name in chosen.values())
+    are_named = all(header.count(name) == 1 for name in chosen.values())
     if not are_named or len(files) != 1 or len(owners) != 1:
         raise InputError(
             f"{where} must have two columns, file and owner; its first line is {short(','.join(header))}. Say which"

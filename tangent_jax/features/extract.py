@@ -131,24 +131,25 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
 def in_order_of(names: tuple[str, ...], data: Features, classes: tuple[str, ...]) -> Features:
     """The features with class indices among a model's own names of its outputs, if each class has one of them.
 
-    Otherwise indices stay, with one line.
+    Otherwise indices stay. One line says which.
     """
     if not names or not classes or names == classes:
         return data
     if all(names.count(name) == 1 for name in classes):
+        tell_once(f"the {len(classes)} classes of the data are matched by name with the model's {len(names)} outputs")
         return dataclasses.replace(data, targets=columns(names, classes)[data.targets].astype(data.targets.dtype))
-    tell_of_order(names, classes)
+    other = next(name for name in classes if names.count(name) != 1)
+    tell_once(
+        f"none of the model's {len(names)} outputs alone is called {other}, as one of {len(classes)} classes of the "
+        "data is: outputs and classes are matched by their order"
+    )
     return data
 
 
 @lru_cache(maxsize=8)
-def tell_of_order(names: tuple[str, ...], classes: tuple[str, ...]) -> None:
-    """Prints, once, that a model's outputs and the classes of data have other names."""
-    other = next(name for name in classes if names.count(name) != 1)
-    progress.tell(
-        f"none of the model's {len(names)} outputs alone is called {other}, as one of {len(classes)} classes of the "
-        "data is: outputs and classes are matched by their order"
-    )
+def tell_once(line: str) -> None:
+    """Prints a line of which a program needs one copy."""
+    progress.tell(line)
 
 
 def expected_features(trunk: Any, examples: Examples, cache: Cache) -> Features:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PARTS = ("h", "relu", "ntk", "place")
 SUMS = ("counts", "gram", "sums")
-"""The leaves of a component of statistics; for few images `root` replaces `gram` (solver/statistics.py)."""
+"""The leaves of a component of statistics; for few images `root` replaces `gram` (solver/leaves.py)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tangent_jax.core.owners import Owner
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.paths import is_url
-from tangent_jax.io.records import convert, parse_json, plain
+from tangent_jax.io.records import convert, first_names, parse_json, plain
 from tangent_jax.models.feature_settings import FeatureSettings
 from tangent_jax.models.session import FirstSession
 from tangent_jax.privacy.mechanism import Spent
@@ -253,6 +253,8 @@ def make_provenance(
 
     Edge cases:
         The anchor is hashed here, once; call it once for many components.
+    Raises:
+        InputError: Classes of a predictor that keeps the head of its file, in another order or of other names.
 
     >>> origin = tj.store.make_provenance(demo.predict, tj.Recipe(seed=3), ["a", "b", "c"])
     >>> origin.recipe.seed, origin.classes
@@ -260,6 +262,12 @@ def make_provenance(
     """
     from tangent_jax.models.anchor import fingerprints
 
+    own = getattr(predict, "class_names", ())
+    if own and classes and tuple(classes) != own:
+        raise InputError(
+            f"classes must be the names of the predictor's outputs in their order, {first_names(own)}; got "
+            f"{first_names(classes)}. Pass its class_names"
+        )
     predict = predict.for_components(len(classes))
     anchor, head = fingerprints(predict.w)
     model = predict.model

@@ -125,7 +125,7 @@ class Recipe(BaseRecipe):
         radius: The bound of projected descent, None for no bound.
 
     Edge cases:
-        A setting that nothing reads, such as `epochs` of an optimum, has its default.
+        A setting that nothing reads, such as `epochs` of an optimum, has its default, and `blocks` of a head is 0.
 
     Raises:
         InputError: Settings that do not fit each other.

@@ -63,11 +63,14 @@ class Features:
     def whole_groups(self) -> tuple[Any, ...] | None:
         """The group of each example that is held out as a whole: `groups`, else `owners`, else copies; None for none.
 
-        Copies are examples with one content identifier.
+        Copies are examples with one content identifier; of two groups or owners they may be on two sides.
         """
+        if self.groups is not None:
+            return self.groups
+        if self.owners is not None:
+            return self.owners
         identifiers = tuple(identifier for identifier, _ in self.examples)
-        copies = identifiers if len({*identifiers}) < len(identifiers) else None
-        return next((groups for groups in (self.groups, self.owners) if groups is not None), copies)
+        return identifiers if len({*identifiers}) < len(identifiers) else None
 
     def held_out(self) -> Bool[np.ndarray, "n"]:
         """A mask, "n", of every fifth example of each class; if targets are no classes, of every fifth example.

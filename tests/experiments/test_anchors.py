@@ -112,7 +112,7 @@ def test_images_are_listed_by_name_or_identifier(root, common, tmp_path):
         ([*MADE, "--images=25"], "a share below 1, or a file; got 25"),
         ([*MADE, "--images=2.5"], "a share below 1, or a file; got 2.5"),
         ([*MADE, "--images=nan"], "a share below 1, or a file; got nan"),
-        ([*MADE, "--images=no.txt"], "a file of identifiers or names; no.txt does not exist"),
+        ([*MADE, "--images=no.txt"], "a file of identifiers or names, one a line; no.txt does not exist"),
         (["--leave_out_anchor_images"], "--leave_out_anchor_images needs --weights of a first session"),
     ],
 )

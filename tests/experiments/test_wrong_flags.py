@@ -63,7 +63,7 @@ CASES = [
     (
         "private",
         "--classes=no/file.txt",
-        "--classes must be names with commas, or a file of one name a line; there is no file",
+        "--classes must be a file of identifiers or names, one a line;",
     ),
     ("private", "--canaries=100 --noise_seed=1", "--canaries must be without --noise_seed"),
     ("paper table3", "--method=taft,public", "--public and --method=public must be given together"),

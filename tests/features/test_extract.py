@@ -404,7 +404,7 @@ def test_folders_of_a_provenance_are_printable(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"the folder of a cache must have only characters that show; got .*u202fPM"):
         Cache(tmp_path / "8\u202fPM")
     with pytest.raises(
-        InputError, match=r"out must be a path of characters that show; got .*u202fPM.*Rename the folder"
+        InputError, match=r"--out: must be a path of characters that show; got .*u202fPM.*Rename the folder"
     ):
         Results(out=f"{tmp_path}/8\u202fPM").path("out")
     (tmp_path / "code").mkdir()

@@ -18,7 +18,7 @@ from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.load import load, save
-from tangent_jax.store.erasure import others
+from tangent_jax.store.erasure import unreached
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.receipts import Trace
 from tangent_jax.store.store import Store
@@ -81,6 +81,6 @@ def test_url_written_elsewhere_is_refused(s3):
 def test_a_run_at_a_url_is_listed_as_not_reached(tmp_path):
     store = Store(tmp_path / "store")
     store.add("a", part(0), origin(0, folders=("s3://bucket/run",)))
-    assert Trace("run", "s3://bucket/run") in others(store, ["a"], (), tmp_path / "cache")
+    assert Trace("run", "s3://bucket/run") in unreached(store, ["a"], (), tmp_path / "cache")
     with pytest.raises(InputError, match="folders must be absolute or URLs, without"):
         origin(0, folders=("s3://bucket/../x",))

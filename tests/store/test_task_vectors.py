@@ -90,6 +90,12 @@ def deeper(predict):
     return predict, expert(every)
 
 
+def lightly_trained(predict):
+    """An expert whose lower blocks moved by half a percent, more than bfloat16 rounds."""
+    moved = {path: 1.005 * leaf for path, leaf in trees.leaves(predict.w).items()}
+    return predict, Pretrained(predict.model, trees.nest(moved), "expert")
+
+
 def with_other_inputs(predict):
     """An expert with other settings of its images."""
     own = expert(predict)
@@ -111,6 +117,10 @@ OTHERS = {
     "more blocks": (
         lambda: deeper(network(BIRDS)),
         "block_0/.* of the expert must be that of the pre-trained network; it differs. .*everything",
+    ),
+    "light training": (
+        lambda: lightly_trained(network(BIRDS)),
+        ".* of the expert must be that of the pre-trained network; it differs. .*everything",
     ),
     "batch norms": (batch_normed, "/mean of the expert must be .* it differs. Merge experts whose batch norms"),
 }

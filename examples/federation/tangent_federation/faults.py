@@ -22,7 +22,8 @@ from tangent_federation.contributor import Contribution, Contributor, file_bytes
 from tangent_federation.settings import Request, check
 from tangent_jax.core.notation import Tree
 from tangent_jax.models import FeatureSettings
-from tangent_jax.solver.statistics import as_tree, from_tree, with_gram
+from tangent_jax.solver.leaves import as_tree, with_gram
+from tangent_jax.solver.statistics import from_tree
 
 
 def times(name: str, factor: float) -> Callable[[Tree], Tree]:

@@ -10,7 +10,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.settings import FeatureFlags, Reading, Sharded
-from tangent_jax.commands.shared.shards import Method, make_method
+from tangent_jax.commands.shared.shards import Method, division_of_flags, in_groups, make_method
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.progress import Progress
 from tangent_jax.features import keep_rows
@@ -238,6 +238,7 @@ def try_depths(config: Summed) -> dict[int, float]:
     if len(rows) == 0:
         raise InputError("--feature_blocks=auto needs two training images of a class; got one of each: give a number")
     sample = setup.features(config, map_.predict, dataset.train.take(rows), "a sample of train inputs")
+    sample = in_groups(sample, division_of_flags(config))
     with tj.show_progress("features of several depths"):
         rows_of_depths = rows_by_depth(map_, sample, depths, progress=shown)
     losses = {}

@@ -85,7 +85,7 @@ class Settings:
             path = expand_path(getattr(self, name))
             path = path.resolve() if ".." in path.parts else path
             if not str(path.absolute()).isprintable():  # a provenance names the folder, once all is trained
-                raise InputError(f"{name} must be a path of characters that show; got {str(path)!r}. Rename the folder")
+                raise InputError(f"must be a path of characters that show; got {str(path)!r}. Rename the folder")
         return path
 
     def listed(self, name: str, choices: Iterable[str] = ()) -> list[str]:

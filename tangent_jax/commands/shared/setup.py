@@ -185,7 +185,7 @@ def read_words(flag: str, file: str) -> list[str]:
     """The identifiers or names in the file of a flag."""
     with passing_copy(file) as path:
         if not path.exists():
-            raise InputError(f"--{flag} must be a file of identifiers or names; {path} does not exist")
+            raise InputError(f"--{flag} must be a file of identifiers or names, one a line; {path} does not exist")
         words = read_lines(path)
     if not words:
         raise InputError(f"--{flag} must be a file of identifiers or names, one a line; {path} has none")
@@ -285,8 +285,12 @@ def whitened(config: Reading, public: str | None, predict: tj.Predictor, train: 
     return tj.privacy.whiten(predict, features(config, predict, open_dataset(public).train, "public inputs"), train)
 
 
-@functools.cache
 def run_key(config: Reading, spec: str, anchor: Model | BaseRecipe) -> str:
     """The identity that all runs on a data set share: every image and label of every split, and the weights."""
-    read = config.skip_unreadable, config.most_pixels
-    return identity(open_dataset(spec).identity(), pretrained(anchor), read, tj.__version__)
+    return identity_of(spec, anchor.weights, anchor.architecture, config.skip_unreadable, config.most_pixels)
+
+
+@functools.cache
+def identity_of(spec: str, weights: str, architecture: str | None, *read: Any) -> str:
+    """`run_key`, once for all recipes of these weights."""
+    return identity(open_dataset(spec).identity(), load(weights, architecture), read, tj.__version__)

@@ -83,7 +83,10 @@ class Method:
         test = self.train.take(tested)
         if not len(test):
             need = "five training images" if self.listed.whole_groups is None else "two groups of training images"
-            raise InputError(f"--held_out needs {need} of a class; {self.dataset.name} has fewer")
+            raise InputError(
+                f"held-out images need {need} of a class; {self.dataset.name} has fewer. Pass no --held_out, and one"
+                " value each of --lr, --merge_penalty and --settings"
+            )
         return dataclasses.replace(self, train=train, test=test, listed=self.listed.take(~held), is_held_out=True)
 
     def present(self, *parts: np.ndarray) -> list[np.ndarray]:
