@@ -247,7 +247,8 @@ def remove(config: Config, store: tj.Store) -> dict[str, Any]:
     plan = planned(config, store)
     how = "exact" if config.exact else "retrain" if config.retrain else "drop"
     cache = tj.Cache(config.cache_dir)
-    result = {"plan": describe(config, plan, how), "removed_before": plan.removed, "unseen": len(plan.unseen)}
+    result = {"dry_run": config.dry_run, "plan": describe(config, plan, how), "removed_before": plan.removed}
+    result |= {"unseen": len(plan.unseen)}
     if config.dry_run or not (plan.components or plan.unseen):
         act = tj.store.preview_removal if config.dry_run else tj.store.erase_cached
         traces = act(store, plan, cache)

@@ -228,7 +228,10 @@ def measured(config: Config, method: str) -> tuple[Tasks, dict[str, dict[str, fl
         if len(settings) > 1:
             for setting, make in settings.items():
                 scores[setting] = held.normalised(held.accuracies(make()))
-                print(f"{way} {setting:g}: {scores[setting]:.4f} on held-out images", file=sys.stderr)
+                print(
+                    f"{way} {setting:g}: {scores[setting]:.4f} of the single models' accuracy on held-out images",
+                    file=sys.stderr,
+                )
         chosen[way] = max(settings, key=lambda setting: scores.get(setting, 0.0))
     tasks = Tasks(config, method, on_test=True)
     ways = candidates(config, tasks)

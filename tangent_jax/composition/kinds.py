@@ -90,10 +90,20 @@ def summands(read: Callable[[Any], Tree], origins: Mapping[Any, Origin]) -> Call
 
     Args:
         origins: The origins of all components, or none.
+
+    Raises:
+        InputError: Tangent weights of the same classes in another order: their heads have other columns.
     """
+    orders = {origin.classes for origin in origins.values()}
     if are_statistics(origins.values()):
         classes = classes_of(origins)
         return lambda name: wide_statistics(name, read(name), origins[name], classes)
+    if len({frozenset(order) for order in orders}) < len(orders):
+        first, other = sorted(orders)[:2]
+        raise InputError(
+            f"components of the same classes must have them in one order; got {', '.join(first[:3])}, ... and "
+            f"{', '.join(other[:3])}, ... Open the data of all with one list of classes, and train them again"
+        )
     return (lambda name: body(read(name))) if have_own_heads(origins.values()) else read
 
 

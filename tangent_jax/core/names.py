@@ -69,6 +69,15 @@ def other_spellings(name: str) -> tuple[str, ...]:
     return tuple(form for form in dict.fromkeys(forms) if form != normal_name(name) and "\\" not in form)
 
 
+def check_order(own: Sequence[str], classes: Sequence[str]) -> None:
+    """Raises InputError for classes in another order than a head's own names; no names fit all."""
+    if own and classes and tuple(classes) != tuple(own):
+        raise InputError(
+            f"classes must be the names of the predictor's outputs in their order, {', '.join(own[:3])}, ...; got "
+            f"{', '.join(classes[:3])}, ... Pass its class_names"
+        )
+
+
 def columns(classes: Sequence[str], chosen: Sequence[str]) -> Int[np.ndarray, "chosen"]:
     """The place of each of the chosen classes among all classes; InputError for an unknown class."""
     index = {composed_name(name): i for i, name in enumerate(classes)}

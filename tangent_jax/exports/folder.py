@@ -26,6 +26,7 @@ import jax.numpy as jnp
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
+from tangent_jax.core.names import check_order
 from tangent_jax.core.notation import Tree
 from tangent_jax.exports.card import make_card
 from tangent_jax.exports.serving import OPSET, OPSETS, write_onnx, write_stablehlo
@@ -121,6 +122,7 @@ def export(
         raise InputError(f"folder must not exist yet; got {folder}.")
     if len(classes) not in (0, outputs):
         raise InputError(f"classes must name all {outputs} outputs, or none; got {len(classes)} names.")
+    check_order(getattr(predict, "class_names", ()), classes)
     origins = origins_in(provenance)
     summary = summarize(origins) if origins else None
     provenance = {**provenance, "of": plain(summary)} if origins else provenance

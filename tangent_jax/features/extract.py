@@ -26,7 +26,7 @@ from jaxtyping import Shaped
 
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, whole_number
-from tangent_jax.core.names import columns
+from tangent_jax.core.names import columns, composed_name
 from tangent_jax.core.promotion import promotes
 from tangent_jax.core.rows import Rows, in_batches, padded
 from tangent_jax.data.decode import MOST_PIXELS
@@ -133,6 +133,7 @@ def in_order_of(names: tuple[str, ...], data: Features, classes: tuple[str, ...]
 
     Otherwise indices stay. One line says which.
     """
+    classes = tuple(map(composed_name, classes))
     if not names or not classes or names == classes:
         return data
     if all(names.count(name) == 1 for name in classes):

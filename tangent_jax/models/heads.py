@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.names import columns
+from tangent_jax.core.names import check_order, columns
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.predict import Predictor
 
@@ -31,6 +31,7 @@ def restrict(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -> 
     >>> few(few.zeros(), demo.test.inputs).shape
     (12, 2)
     """
+    check_order(predict.class_names, classes)
     if tuple(classes) == tuple(own):
         return predict
     model = predict.model.with_classes(len(own))

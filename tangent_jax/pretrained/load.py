@@ -176,13 +176,17 @@ def class_names(model: Model, file: Tensors) -> tuple[str, ...]:
     labels = config.get("id2label") or config.get("label_names") or {}
     labels = dict(enumerate(labels)) if isinstance(labels, list) else labels
     try:
-        names = tuple(composed_name(labels[key]) for key in sorted(labels, key=int))
+        by_index = {int(key): composed_name(name) for key, name in labels.items()}
     except (AttributeError, TypeError, ValueError):
         return ()
+    if sorted(by_index) != [*range(len(by_index))]:
+        tell(f"config.json beside {file.path} does not name outputs 0, 1, 2, ...: its class names are not read")
+        return ()
+    names = tuple(by_index[i] for i in range(len(by_index)))
     if not names or model.classes == 0 or names == tuple(f"LABEL_{i}" for i in range(len(names))):  # transformers' own
         return ()
     if len(names) != model.classes:
-        tell(f"config.json beside {file.path} names {len(names)} classes in id2label; the head has {model.classes}")
+        tell(f"config.json beside {file.path} names {len(names)} classes; the head has {model.classes}")
     return names
 
 
@@ -383,7 +387,7 @@ def read_ours(file: Tensors) -> Pretrained:
     model = from_description(fields, where)
     flat = model.from_world(file.tensors) if fields["names"] == "world" else file.tensors
     names = convert(tuple[str, ...], fields.get("class_names", []), f"class_names of {where}")
-    return dataclasses.replace(assemble(model, flat, file.path), class_names=names)
+    return dataclasses.replace(assemble(model, flat, file.path), class_names=names or class_names(model, file))
 
 
 def with_session(pretrained: Pretrained, file: Tensors) -> Pretrained:

@@ -147,7 +147,8 @@ def joinable_recipe(name: str, origin: Provenance) -> Recipe:
     if not (isinstance(recipe, Recipe) and isinstance(loss, SquareLoss)):
         square = " or ".join(name for name, kind in LOSSES.items() if issubclass(kind, SquareLoss))
         got = "no recipe" if loss is None else spell_loss(loss)
-        raise InputError(f"the loss of {name} must be a square loss; got {got}. Train it with the loss {square}")
+        remedy = "Widen its head (tj.models.widen)" if loss is None else f"Train it with the loss {square}"
+        raise InputError(f"the loss of {name} must be a square loss; got {got}. {remedy}")
     return recipe
 
 

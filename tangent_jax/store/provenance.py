@@ -13,12 +13,12 @@ import numpy as np
 
 from tangent_jax._version import __version__
 from tangent_jax.core.checks import InputError, visible
-from tangent_jax.core.names import composed_name, normal_name
+from tangent_jax.core.names import check_order, composed_name, normal_name
 from tangent_jax.core.owners import Owner
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.paths import is_url
-from tangent_jax.io.records import convert, first_names, parse_json, plain
+from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.models.feature_settings import FeatureSettings
 from tangent_jax.models.session import FirstSession
 from tangent_jax.privacy.mechanism import Spent
@@ -262,12 +262,7 @@ def make_provenance(
     """
     from tangent_jax.models.anchor import fingerprints
 
-    own = getattr(predict, "class_names", ())
-    if own and classes and tuple(classes) != own:
-        raise InputError(
-            f"classes must be the names of the predictor's outputs in their order, {first_names(own)}; got "
-            f"{first_names(classes)}. Pass its class_names"
-        )
+    check_order(getattr(predict, "class_names", ()), classes)
     predict = predict.for_components(len(classes))
     anchor, head = fingerprints(predict.w)
     model = predict.model

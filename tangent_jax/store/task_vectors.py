@@ -15,6 +15,7 @@ from tangent_jax.composition.component import Component
 from tangent_jax.composition.origin import WITHOUT_EFFECT
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import check_classes, check_order
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import tell
 from tangent_jax.models.anchor import Pretrained
@@ -56,6 +57,9 @@ def task_vector(
     >>> bool(jnp.allclose(component.dw["second"]["kernel"], 0.1 * demo.model.w["second"]["kernel"]))
     True
     """
+    names = expert.class_names if classes is None else check_classes(classes) if classes else ()
+    check_order(expert.class_names, names)
+    check_order(predict.class_names, names)
     check_model(expert.model, predict.model)
     w = host_leaves(predict.w)
     moved = host_leaves(expert.w)
@@ -67,7 +71,6 @@ def task_vector(
             f"{expert.source} differs from the pre-trained weights by as much as these weigh: it may be of another "
             "pre-trained network"
         )
-    names = expert.class_names if classes is None else classes
     component = Component(trees.nest(dw), make_provenance(predict, classes=names))
     return component if data is None else with_data(component, predict, data)
 

@@ -63,14 +63,21 @@ class Features:
     def whole_groups(self) -> tuple[Any, ...] | None:
         """The group of each example that is held out as a whole: `groups`, else `owners`, else copies; None for none.
 
-        Copies are examples with one content identifier; of two groups or owners they may be on two sides.
+        Copies are examples with one content identifier; groups or owners that share a copy are one.
         """
-        if self.groups is not None:
-            return self.groups
-        if self.owners is not None:
-            return self.owners
         identifiers = tuple(identifier for identifier, _ in self.examples)
-        return identifiers if len({*identifiers}) < len(identifiers) else None
+        copies = identifiers if len({*identifiers}) < len(identifiers) else None
+        groups = self.owners if self.groups is None else self.groups
+        if groups is None or copies is None:
+            return copies if groups is None else groups
+        from scipy.sparse import coo_array  # data with copies alone load it
+        from scipy.sparse.csgraph import connected_components
+
+        by_group, by_copy = numbered(groups), numbered(copies)
+        edges = np.ones(len(self), bool), (by_group, by_copy + by_group.max() + 1)
+        nodes = by_group.max() + by_copy.max() + 2
+        _, joined = connected_components(coo_array(edges, shape=(nodes, nodes)), directed=False)
+        return tuple(joined[by_group].tolist())
 
     def held_out(self) -> Bool[np.ndarray, "n"]:
         """A mask, "n", of every fifth example of each class; if targets are no classes, of every fifth example.

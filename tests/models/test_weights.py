@@ -16,6 +16,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.data.sources import Examples
 from tangent_jax.features.extract import Cache, extract
+from tangent_jax.models.heads import restrict
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import vit_config
@@ -26,6 +27,7 @@ from tangent_jax.pretrained.load import load, save
 from tangent_jax.pretrained.vit.stated import by_shapes
 from tangent_jax.pretrained.vit.timm_names import with_timm_names
 from tangent_jax.pretrained.vit.weights import from_hugging_face
+from tangent_jax.store.provenance import make_provenance
 
 
 @pytest.mark.parametrize("changes", [{}, {"layer_scale": True}, {"pre_norm": True, "eps": 1e-5}])
@@ -203,7 +205,7 @@ def test_wrong_class_names_are_told(tmp_path, capsys):
         labels = {str(i): f"class {i}" for i in range(count)}
         (tmp_path / "config.json").write_text(json.dumps({**fields, "id2label": labels}))
         found = load(tmp_path / "m.safetensors")
-        line = f"names 3 classes in id2label; the head has {config.classes}"
+        line = f"names 3 classes; the head has {config.classes}"
         assert (line in capsys.readouterr().err) == (count == 3)
         assert found.class_names == (() if count == 3 else tuple(labels.values()))
 
@@ -219,6 +221,7 @@ NAMES = tuple(f"class {i}" for i in range(7))
         ({"id2label": {str(i): f"LABEL_{i}" for i in range(7)}}, ()),
         ({"id2label": {str(i): "crane" for i in range(7)}}, ("crane",) * 7),
         ({"id2label": {"a": "b"}}, ()),
+        ({"id2label": {str(i + 1): NAMES[i] for i in range(7)}}, ()),
         ({"id2label": 7}, ()),
         ({}, ()),
     ],
@@ -244,6 +247,10 @@ def test_own_head_reads_classes_by_their_names(tmp_path, capsys):
     assert [names[i] for i in features.targets] == [*images.classes]
     few = dataclasses.replace(images.take(np.array([0, 1])), classes=("e", "b"))
     assert extract(tangent(made, kind="everything"), few, Cache(tmp_path)).targets.tolist() == [6, 3]
+    with pytest.raises(InputError, match="in their order, c, a, g"):
+        restrict(tangent(made), images.classes, ("a",))
+    with pytest.raises(InputError, match="in their order, c, a, g"):
+        make_provenance(tangent(made), None, images.classes)
     assert capsys.readouterr().err.count("are matched by name with the model's 7 outputs") == 2
     others = dataclasses.replace(images, classes=tuple("abcdefh"))
     assert extract(tangent(made, kind="everything"), others, Cache(tmp_path)).targets.tolist() == [*range(7)]

@@ -7,9 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from demo import Demo
 from helpers import components, composed, in_long, normal, tree_normal
 from photos import photographs, picture
 
+from tangent_jax.composition.component import Component
+from tangent_jax.composition.compose import compose
 from tangent_jax.composition.factors import body_factors, widen_factors
 from tangent_jax.composition.merge import merge
 from tangent_jax.composition.origin import check_same
@@ -205,6 +208,15 @@ def test_components_of_own_heads_compose_bodies(store):
     receipt = remove(store, plan_removal(store, names=["c"]))
     assert verify_receipt(store, receipt.path) == []
     assert receipt.composed_after == trees.fingerprint(composed({name: body(store[name].dw) for name in store}))
+
+
+def test_classes_in_another_order_are_refused():
+    """Their heads have other columns, and are never left out in silence."""
+    demo = Demo()
+    orders = (["a", "b", "c"], ["c", "a", "b"])
+    parts = [Component(demo.dw, make_provenance(demo.predict, classes=order)) for order in orders]
+    with pytest.raises(InputError, match=r"must have them in one order; got a, b, c, .* and c, a, b"):
+        compose(parts)
 
 
 @pytest.mark.parametrize("solver", ["adam", *in_long("optimum")])

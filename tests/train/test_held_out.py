@@ -87,7 +87,7 @@ def test_copies_stay_together():
     assert copied.folds()[[0, 19]].tolist() == [0, 0]
     np.testing.assert_array_equal(np.flatnonzero(copied.held_out()), [4, 9, 14])
     grouped = dataclasses.replace(copied, groups=tuple(range(20)))
-    np.testing.assert_array_equal(grouped.held_out(), data.held_out())
+    assert grouped.folds()[[0, 19]].tolist() == [0, 0]  # groups that share a copy are one
 
 
 def test_owners_stay_whole_below_groups():
