@@ -46,7 +46,7 @@ def erase_cached(folder: Path, is_removed: Callable[[str], bool], names: Set[str
                 erase(cached, is_removed)
             count += len(rows)
         except InputError:  # the name of the folder may hash its images, in a cache of 0.5
-            why = "a folder of an older version or behind a link, which may hold removed images; delete that folder"
+            why = "a folder of an older version or behind a link, which may hold removed images; delete it"
             not_reached.append(Trace("rows", str(folder), why=why))
         except OSError as error:
             not_reached.append(Trace("rows", str(folder), why=error.strerror))
