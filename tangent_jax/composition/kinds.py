@@ -78,11 +78,25 @@ def are_statistics(origins: Iterable[Origin]) -> bool:
 
 
 def have_own_heads(origins: Iterable[Origin]) -> bool:
-    """True for tangent weights with different heads: then only their bodies are summed."""
+    """True for tangent weights with different heads: then only their bodies are summed.
+
+    Raises:
+        InputError: Tangent weights of the same classes in another order: their heads have other columns.
+    """
     origins = [*origins]
+    if are_statistics(origins):
+        return False
     heads = {origin.head for origin in origins}
-    class_sets = {origin.classes for origin in origins if origin.classes}
-    return not are_statistics(origins) and (len(heads) > 1 or len(class_sets) > 1)
+    orders = {origin.classes for origin in origins if origin.classes}
+    first_of: dict[frozenset[str], tuple[str, ...]] = {}
+    for order in sorted(orders):
+        first = first_of.setdefault(frozenset(order), order)
+        if first != order:
+            raise InputError(
+                f"components of the same classes must have them in one order; got {', '.join(first[:3])}, ... and "
+                f"{', '.join(order[:3])}, ... Open the data of all with one list of classes, and train them again"
+            )
+    return len(heads) > 1 or len(orders) > 1
 
 
 def summands(read: Callable[[Any], Tree], origins: Mapping[Any, Origin]) -> Callable[[Any], Tree]:
@@ -90,20 +104,10 @@ def summands(read: Callable[[Any], Tree], origins: Mapping[Any, Origin]) -> Call
 
     Args:
         origins: The origins of all components, or none.
-
-    Raises:
-        InputError: Tangent weights of the same classes in another order: their heads have other columns.
     """
-    orders = {origin.classes for origin in origins.values()}
     if are_statistics(origins.values()):
         classes = classes_of(origins)
         return lambda name: wide_statistics(name, read(name), origins[name], classes)
-    if len({frozenset(order) for order in orders}) < len(orders):
-        first, other = sorted(orders)[:2]
-        raise InputError(
-            f"components of the same classes must have them in one order; got {', '.join(first[:3])}, ... and "
-            f"{', '.join(other[:3])}, ... Open the data of all with one list of classes, and train them again"
-        )
     return (lambda name: body(read(name))) if have_own_heads(origins.values()) else read
 
 

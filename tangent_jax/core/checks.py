@@ -139,3 +139,9 @@ def of_shape(name: str, value: T, shape: tuple[int, ...], advice: str = "") -> T
     if given != tuple(shape):
         raise InputError(f"{name} must have shape {tuple(shape)}; got {given}" + (f". {advice}" if advice else ""))
     return value
+
+
+def check_printable(name: str, text: str) -> None:
+    """Raises InputError for a text with characters that do not show."""
+    if not text.isprintable():
+        raise InputError(f"{name} must have only characters that show; got {text!r}.")

@@ -52,7 +52,11 @@ class Parts:
 
     def __getitem__(self, index: Any) -> Any:
         first, *rest = index if isinstance(index, tuple) else (index,)
-        rows = np.arange(len(self))[first]
+        if isinstance(first, slice):
+            rows = np.arange(*first.indices(len(self)))
+        else:
+            rows = np.asarray(first)
+            rows = np.arange(len(self))[rows] if rows.dtype == bool or (rows < 0).any() else rows
         flat = rows.ravel()
         part_of = np.searchsorted(self.ends, flat, "right")
         picked = np.empty((flat.size, *self.shape[1:]), self.dtype)

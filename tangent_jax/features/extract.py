@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from jax import Array
 from jaxtyping import Shaped
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.core.checks import InputError, check_printable, whole_number
 from tangent_jax.core.names import columns, composed_name
 from tangent_jax.core.promotion import promotes
 from tangent_jax.core.rows import Rows, in_batches, padded
@@ -77,10 +77,7 @@ class Cache:
             raise InputError(
                 f"the folder of a cache must be one folder; got {self.folder}. If its name has a comma, create it first"
             )
-        if not str(self.path).isprintable():  # a provenance names the folder, once all is trained
-            raise InputError(
-                f"the folder of a cache must have only characters that show; got {str(self.path)!r}. Name another one"
-            )
+        check_printable("the folder of a cache", str(self.path))  # a provenance names it, once all is trained
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"the folder of a cache must be a folder; got the file {self.path}. Choose another folder")
 
@@ -137,20 +134,16 @@ def in_order_of(names: tuple[str, ...], data: Features, classes: tuple[str, ...]
     if not names or not classes or names == classes:
         return data
     if all(names.count(name) == 1 for name in classes):
-        tell_once(f"the {len(classes)} classes of the data are matched by name with the model's {len(names)} outputs")
+        progress.tell(
+            f"the {len(classes)} classes of the data are matched by name with the model's {len(names)} outputs"
+        )
         return dataclasses.replace(data, targets=columns(names, classes)[data.targets].astype(data.targets.dtype))
     other = next(name for name in classes if names.count(name) != 1)
-    tell_once(
+    progress.tell(
         f"none of the model's {len(names)} outputs alone is called {other}, as one of {len(classes)} classes of the "
         "data is: outputs and classes are matched by their order"
     )
     return data
-
-
-@lru_cache(maxsize=8)
-def tell_once(line: str) -> None:
-    """Prints a line of which a program needs one copy."""
-    progress.tell(line)
 
 
 def expected_features(trunk: Any, examples: Examples, cache: Cache) -> Features:

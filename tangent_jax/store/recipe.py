@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from tangent_jax.core.checks import InputError, finite_number, one_of
+from tangent_jax.core.checks import InputError, check_printable, finite_number, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize
 from tangent_jax.io.records import Tagged, plain
@@ -344,9 +344,3 @@ AnyRecipe = Recipe | StatisticsRecipe
 def _(recipe: Recipe) -> dict[str, Any]:
     """The JSON of a recipe: only settings that are read."""
     return {"type": "Recipe", **recipe.settings}
-
-
-def check_printable(name: str, text: str) -> None:
-    """Raises InputError for a text with characters that do not show."""
-    if not text.isprintable():
-        raise InputError(f"{name} must have only characters that show; got {text!r}.")

@@ -20,7 +20,7 @@ from tangent_jax.composition.kinds import check_beside, check_component, have_ow
 from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.composition.origin import check_summable
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, one_of
+from tangent_jax.core.checks import InputError, check_printable, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.io.progress import progress_bar
@@ -33,7 +33,6 @@ from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling
-from tangent_jax.store.recipe import check_printable
 
 
 class Store(Disk, Components):

@@ -90,7 +90,8 @@ def finish(config: Results, result: dict[str, Any], **more: Any) -> None:
     path = out / "result.json"
     if path.exists() and path.read_bytes() == f"{text}\n".encode():
         print(f"the same result as before: {path} is unchanged", file=sys.stderr)
-    write_whole(path, text + "\n")
+    else:
+        write_whole(path, text + "\n")
     if config.url:
         files = [path for path in sorted(out.rglob("*")) if path.is_file()]
         for path in sorted(files, key=lambda path: path.name == "result.json"):
