@@ -154,6 +154,27 @@ def test_row_rewritten_while_compared_stays(tmp_path, monkeypatch):
     assert missing(tmp_path) == []
 
 
+def test_row_altered_after_its_comparison_is_found(tmp_path, monkeypatch):
+    filled(tmp_path)
+    os.utime(tmp_path / "rows.bin")
+    altered = RowStore.altered
+
+    def compared(self, at=None):
+        found = altered(self, at)
+        with (tmp_path / "rows.bin").open("r+b") as file:
+            first = file.read(1)
+            file.seek(0)
+            file.write(bytes([first[0] ^ 1]))
+        monkeypatch.undo()
+        return found
+
+    monkeypatch.setattr(RowStore, "altered", compared)
+    store_in(tmp_path).create()
+    rows = store_in(tmp_path)
+    rows.create()
+    assert rows.missing() == [0, 131]
+
+
 def test_rows_are_computed_while_written(tmp_path, monkeypatch):
     computed, waiting = [], []
 

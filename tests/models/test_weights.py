@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.data.sources import Examples
+from tangent_jax.exports.folder import export
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.models.heads import restrict
 from tangent_jax.models.predict import tangent
@@ -251,6 +252,9 @@ def test_own_head_reads_classes_by_their_names(tmp_path, capsys):
         restrict(tangent(made), images.classes, ("a",))
     with pytest.raises(InputError, match="in their order, c, a, g"):
         make_provenance(tangent(made), None, images.classes)
+    head = tangent(made, kind="head")
+    with pytest.raises(InputError, match="in their order, c, a, g"):
+        export(tmp_path / "export", head, head.zeros(), {}, classes=images.classes)
     assert capsys.readouterr().err.count("are matched by name with the model's 7 outputs") == 2
     others = dataclasses.replace(images, classes=tuple("abcdefh"))
     assert extract(tangent(made, kind="everything"), others, Cache(tmp_path)).targets.tolist() == [*range(7)]
