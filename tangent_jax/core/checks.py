@@ -16,9 +16,17 @@ HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 USER = re.compile(r"(?<=://)[^\s/@]*:(?!\d+/)\S*@|(?:(?<=https://)|(?<=http://)|(?<=hf://))[^\s/@]+@")
 """NAME:PASSWORD@ at the start of a URL, or a token; a port is neither, nor is a revision after a path of hf://."""
-WORDS = "key|token|secret|pass|pwd|sig|auth|cred|sas|jwt|bearer|delegation"
-QUERY = re.compile(rf"(?i)(?<=[?&;#])([\w.%-]*(?:{WORDS})[\w.%-]*=)[^\s&;#]*")
-"""A parameter of a URL whose name says that its value opens something: a presigned URL's signature, a token, a key."""
+QUERY = re.compile(
+    r"(?i)(?<=[?&;#])("
+    r"(?:[\w.%-]*(?:token|secret|passwo?r?d|passphrase|signature|credentials?|delegation)"
+    r"|(?:[\w.%-]*(?:[-_.]|api|access|account|private|shared|subscription))?key(?:[-_]?id)?"
+    r"|(?:[\w.%-]*[-_.])?(?:sig|sas|pwd|pass|auth|authorization|bearer|jwt))"
+    r"=)[^\s&;#]*"
+)
+"""A parameter of a URL whose name says that its value opens something: a presigned URL's signature, a token, a key.
+
+A name that only contains such a word, as `tokenizer` and `keypoints` do, or ends with it by chance (`monkey`), is none.
+"""
 
 
 class InputError(ValueError):

@@ -60,12 +60,13 @@ def without_images(session: FirstSession | None) -> FirstSession | None:
     return dataclasses.replace(session, images=(), count=count, settings=settings)
 
 
+USER = re.compile(r"(?<=://)[^/@]*@")
 KIND = re.compile(r"[a-z][\w-]+:(?!//)")
 QUESTION = re.compile(r"\?((image|label|group|folders?|train|validation|test)=[^&]*&?)+$")
 
 
 def without_folders(spec: str) -> str:
-    """A specification of weights or data with the last name of each path, without its folders or secrets."""
+    """A specification of weights or data with the last name of each path, without its folders or a URL's secrets."""
     if spec.startswith(("hf-hub:", "random:")):
         return spec
     kind = KIND.match(spec)
@@ -80,5 +81,8 @@ def without_folders(spec: str) -> str:
 
 
 def last_name(path: str) -> str:
-    """The name of a file or folder, with the secrets of a URL hidden."""
-    return re.split(r"[/\\]", without_secrets(path).rstrip("/\\"))[-1]
+    """The name of a file or folder; of a URL without its query, its user and its password."""
+    if "://" in path:
+        path = USER.sub("", without_secrets(path))  # first, as a password may hold what begins a query
+        path = re.split("[?#;]", path)[0].rpartition("@")[2]
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]

@@ -162,14 +162,24 @@ def test_its_lines_of_python_load_the_export(tmp_path, monkeypatch, format, outp
         ("wds:/data/bob/train-{000..099}.tar", "wds:train-{000..099}.tar"),
         ("tfds:mnist@/home/bob/tfds", "tfds:mnist@tfds"),
         ("folder:s3://user:secret@bucket/people/bob", "folder:bob"),
-        ("s3://user:secret@bucket", "***@bucket"),
-        ("https://host/bob/w.safetensors?token=secret", "w.safetensors?token=***"),
+        ("s3://user:secret@bucket", "bucket"),
+        ("https://user:pa;ss@host/x", "x"),
+        ("https://user:pa?ss@host/bob/x?v=1", "x"),
+        ("folder:s3://user:pa#s/s@bucket/bob/x.zip", "folder:x.zip"),
+        ("s3://us;er@bucket/x", "x"),
+        ("https://user:pa;ss@host", "host"),
+        ("https://host:80/bob/x;v=1@2", "x"),
+        ("https://host/bob/w.safetensors?token=secret", "w.safetensors"),
         (r"C:\\Users\\bob\\w.safetensors", "w.safetensors"),
         ("hf-hub:timm/vit_tiny", "hf-hub:timm/vit_tiny"),
         ("rsl:alpha=1:kappa=15", "rsl:alpha=1:kappa=15"),
         ("digits", "digits"),
-        ("folder:?train=/home/bob/x&test=/media/ann/y.zip", "folder:?train=x&test=y.zip"),
     ],
 )
 def test_specification_hides_folders_and_secrets(spec, shown):
     assert without_folders(spec) == shown
+
+
+def test_split_folders_hide_their_parents():
+    spec = "folder:?train=/home/bob/x&test=/media/ann/y.zip"
+    assert without_folders(spec) == "folder:?train=x&test=y.zip"

@@ -244,7 +244,13 @@ def test_opening_parameter_is_hidden(name, before):
 
 
 @pytest.mark.parametrize(
-    "url", ["csv:s3://bucket/labels.csv?sep=;&label=key", "hf://datasets/owner/name@token", "hf://owner/name@key/x"]
+    "url",
+    [
+        *(f"https://host/x?{name}=word" for name in ("tokenizer", "keypoints", "keyword", "monkey", "label", "signal")),
+        "csv:s3://bucket/labels.csv?sep=;&label=key",
+        "hf://datasets/owner/name@token",
+        "hf://owner/name@key/model.safetensors",
+    ],
 )
 def test_what_only_looks_like_a_secret_is_shown(url):
     assert without_secrets(url) == url
