@@ -293,8 +293,6 @@ def names_in_readme(root: Place, file: Place, label: str) -> tuple[str, ...] | N
                 names = listed_names(content.get("dataset_info", []), file.parts, label)
                 if names:
                     return names
-        except InputError:
-            raise
         except Exception as error:  # people write any text and YAML
             note(f"the class names of {path} are not read: {type(error).__name__}: {[*str(error).splitlines(), ''][0]}")
     return None
