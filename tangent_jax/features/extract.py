@@ -28,7 +28,7 @@ from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, check_printable, whole_number
 from tangent_jax.core.names import columns, composed_name
 from tangent_jax.core.promotion import promotes
-from tangent_jax.core.rows import Rows, in_batches, padded
+from tangent_jax.core.rows import Rows, padded
 from tangent_jax.data.decode import MOST_PIXELS
 from tangent_jax.data.sources import Examples
 from tangent_jax.features.inputs import check_classes, read_inputs, tell_of_small_model
@@ -197,17 +197,19 @@ def on_devices(trunk: Trunk, traced: str) -> Run:
         traced: The key of its program.
     """
     w = placement.replicate(trunk.w, local=True)
-    size = rows_at_once() * placement.mesh(local=True).size
+    devices = placement.mesh(local=True).size
+    size = rows_at_once() * devices
+    threads = placement.cores() if devices == 1 else 1  # several devices share the cores already
     settings = {"model": trunk.model, "stop": trunk.stage, "dtype": trunk.dtype, "traced": traced}
 
     def run(x: Shaped[np.ndarray, "n ..."], start: int) -> Shaped[np.ndarray | Array, "n ..."]:
-        def of_batch(part: Shaped[np.ndarray, "k ..."]) -> Shaped[Array, "k ..."]:
-            return run_trunk(w, placement.divide(part, 0, local=True), start=start, **settings)
-
-        if len(x) > size:
-            return in_batches(of_batch, x, size)
-        # the writer waits for it, while the next images are decoded and sent
-        return of_batch(padded(x, size))[: len(x)]
+        batches = [placement.divide(padded(x[at : at + size], size), 0, local=True) for at in range(0, len(x), size)]
+        if len(batches) == 1:  # the writer waits for it, while the next images are decoded and sent
+            return run_trunk(w, batches[0], start=start, **settings)[: len(x)]
+        # on a CPU several at once, as one leaves cores idle; threads do not have the caller's settings of JAX
+        program = run_trunk.lower(w, batches[0], start=start, **settings).compile()
+        with ThreadPoolExecutor(threads) as pool:
+            return np.concatenate([*pool.map(lambda batch: np.asarray(program(w, batch)), batches)])[: len(x)]
 
     return run
 

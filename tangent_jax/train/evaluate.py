@@ -103,6 +103,8 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
     wrong = int(np.sum(~np.isfinite(values.reshape(len(values), -1)).all(-1)))
     if wrong:
         raise InputError(f"outputs must be finite; got {wrong} rows that are not. Look for inputs that are not finite.")
+    if metric is accuracy:  # without a program to compile
+        return float(np.mean(values.argmax(-1) == np.asarray(targets)))
     return float(np.mean(np.asarray(alone(metric, jnp.asarray(values), jnp.asarray(targets)), np.float64)))
 
 

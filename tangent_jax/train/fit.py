@@ -287,6 +287,8 @@ def compile_fit(
     state = training.start(dw)
     training = with_program(training, state, data) if has_checkpoints else training
     state, training = placement.place((state, training))
+    if data.key is not None:
+        data.permutation(0)  # the draw is a program, too
     for steps in {min(STEPS, data.steps - start) for start in range(0, data.steps, STEPS)}:
         train_epoch.lower(training, state, chunk_shapes(data, steps), None, 0.0).compile()
 

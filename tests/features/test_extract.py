@@ -78,8 +78,8 @@ def test_images_are_kept_as_decoded(tmp_path):
 
 def count_trunk(monkeypatch):
     calls = []
-    run = module.in_batches
-    monkeypatch.setattr(module, "in_batches", lambda f, x, size: calls.append(len(x)) or run(f, x, size))
+    run = module.on_devices
+    monkeypatch.setattr(module, "on_devices", lambda *trunk: calls.append(trunk) or run(*trunk))
     return calls
 
 
