@@ -1,4 +1,4 @@
 """The version, in one place."""
 
-__version__ = "0.6.0.dev0"
+__version__ = "0.6.0"
 """The version of this library."""

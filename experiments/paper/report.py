@@ -5,7 +5,7 @@ interrupted report resumes. --quick: digits, the embedded models and small budge
 
 With two --weights, Table 7 compares the second, a ResNet's; with five, Table 9 compares the last three (MAE,
 supervised, contrastive). Without them these tables use embedded models, and three that are trained here, on digits.
-Figure 2c is about data far from the pre-training: it is judged on the data set of --other.
+Figure 2c is about data far from the pre-training: it is judged on the data set of --other; Table 10 on --textures.
 
 --out receives report.md with its pictures, a self-contained report.html, and a folder for each command.
 The last line of stdout: {"verdicts": {"Table 1": "holds" | "holds in part" | "does not hold" | "not run"}, "counts"}.
@@ -60,6 +60,7 @@ class Config(Results):
     quick: bool = False
     seed: tuple[str, ...] = ("0", "1", "2")
     shards: tuple[str, ...] = ("10", "25", "50")
+    textures: str | None = None
     weights: tuple[str, ...] = ("builtin",)
 
 
@@ -134,6 +135,11 @@ def jobs(config: Config, names: dict[str, str]) -> list[Job]:
         commands.append(Job(f"compose-{name}", "compose", (*of_set, *searched), (spec,)))
         for what, binary in (("forget", "removal forget"), ("influence", "influence effects")):
             commands.append(Job(f"{what}-{name}", binary, (*of_set, *stored), (spec,)))
+    if config.textures:
+        of_set = (*data, f"--dataset={config.textures}", *epochs)
+        searched = (f"--store={config.out}/stores-searched", counts, "--method=taft,soup", *budget["compose"][:1])
+        name = setup.open_dataset(config.textures).name
+        commands.append(Job(f"textures-{name}", "compose", (*of_set, *searched), (config.textures,)))
     commands.append(Job("table3", "paper table3", (*data, sets, *seeds, *budget["noise"]), specs))
     commands.append(Job("times", "bench times", (*model, *budget["times"]), ()))
     return commands + jobs_of_anchors(config, specs, (*given(config, "cache_dir"), *settings), budget["letters"])
@@ -196,7 +202,7 @@ def result_of(config: Config, job: Job) -> dict[str, Any]:
             write_whole(folder_of(config, job) / "command.json", json.dumps(took) + "\n")
     read = json.loads(result.read_text())
     if job.binary == "compose" and not folder_of(config, job).joinpath("compose.png").exists():
-        drawn.composed(folder_of(config, job) / "compose.png", job.name.removeprefix("compose-"), read)
+        drawn.composed(folder_of(config, job) / "compose.png", job.name.partition("-")[2], read)
     return read
 
 

@@ -45,6 +45,7 @@ OWN: dict[str, partial] = {
         "string",
         "A data set unlike --dataset: of other subjects, or far from the pre-training (paper report).",
     ),
+    "textures": flag("string", "A data set of textures, as the paper's Table 10 composes DTD."),
     "attacked": flag("integer", "Number of attacked models, among --shadows in total.", low=5),
     "known": flag(
         "integer", "Number of models attacked with knowledge of all other images, for --certificates.", low=2
