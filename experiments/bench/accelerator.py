@@ -8,6 +8,7 @@
     models      50 shards' models at once, over one
     trunk       images a second by size, dtype and batch, and the fraction of the peak; without the kernel, too
     attention   of frozen blocks in bfloat16: the library's, with its matrix, and jax.nn's
+    behaviour   the same bits in runs, batches and draws; the reach of the default precision; memory and compile time
 
 Weights are random. Each section has its share of --seconds; a line reports each failure, also of time or memory.
 Results are written after every section, and the same command resumes from there. It needs only JAX, Flax, optax, Orbax,
@@ -33,7 +34,7 @@ import jax
 import jax.numpy as jnp
 
 import tangent_jax as tj
-from experiments.shared import operations, timing
+from experiments.shared import behaviour, operations, timing
 from experiments.shared.agreement import relative, values
 from experiments.shared.table import TABLE
 from experiments.shared.timing import Row
@@ -195,6 +196,11 @@ def attention(config: Config, deadline: float, done: dict[str, Any]) -> Iterator
     yield from over(config, "the library's", makes, deadline)
 
 
+def behave(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+    """Whether bits are the same, the reach of JAX's default precision, memory of derivatives, time to compile."""
+    yield from behaviour.answers(vit(config, "S", 8), config.quick, deadline)
+
+
 TIMED = ("ms", "±", "over", "MiB")
 SECTIONS = {
     "agreement": Section(0.35, ("error", "right"), agreement),
@@ -205,6 +211,7 @@ SECTIONS = {
     "models": Section(0.02, TIMED, models),
     "trunk": Section(0.2, ("images/s", "of peak", "ms", "MiB"), trunk),
     "attention": Section(0.05, TIMED, attention),
+    "behaviour": Section(0.08, ("answer", "right"), behave),
 }
 
 
