@@ -143,7 +143,7 @@ def different(got: np.ndarray, want: np.ndarray) -> str:
     differ = got != want
     sizes = np.maximum(np.abs(want[differ]), np.finfo(np.float32).tiny)
     largest = np.max(np.abs(got - want)[differ] / sizes, initial=0)
-    return f"{differ.sum()} of {len(want)} differ" + (f", by {largest:.0e} at most" if largest else "")
+    return f"{differ.sum()} of {len(want)} differ" + (f", relative at most {largest:.0e}" if largest else "")
 
 
 # Precision
@@ -244,7 +244,10 @@ def temporary(f: Callable, *arguments: Any) -> Row:
 
 
 def compilation(pretrained: tj.Pretrained) -> Questions:
-    """Seconds to make the program of the tangent of a loop over blocks, and of a scan over stacked blocks."""
+    """Seconds to make the program of the tangent of a loop over blocks, and of a scan over stacked blocks.
+
+    `memory` compiles the same products before, so that the loop does not pay alone for a GPU's choice of kernels.
+    """
     layout, w, x = blocks_of(pretrained)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *w.values())
 

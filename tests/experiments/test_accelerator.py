@@ -118,7 +118,8 @@ def test_behaviour_tells_what_differs(monkeypatch):
         "right": "NO, promised",
     }
     assert (
-        behaviour.different(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0])) == "1 of 3 differ, by 5e-01 at most"
+        behaviour.different(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]))
+        == "1 of 3 differ, relative at most 5e-01"
     )
 
     def rough(a):
