@@ -5,8 +5,8 @@ index.html in --out shows components, owners, privacy cost, removals with the ch
 does not change.
 
 The last line of stdout: {"components", "removals", "verified": true if every file and receipt matches the journal,
-"wrong": a line for each that does not (exit code 1), "accuracy": with --dataset {"tasks", "whole": the accuracy of each
-task with all components, "without": {component: without it}}, "seconds", "page"}.
+"wrong": a line for each that does not (exit code 1), "accuracy": with --dataset {"dataset", "whole": the accuracy of
+the mean of all components on its test images, "without": {component: without it}}, "seconds", "page"}.
 """
 
 import dataclasses
@@ -14,12 +14,14 @@ import sys
 import time
 from typing import Any
 
+import jax
+
 import tangent_jax as tj
 from tangent_jax.commands.report.inspector import Inspection
 from tangent_jax.commands.report.rendering import write_page
 from tangent_jax.commands.shared import codes, command, setup
-from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
 from tangent_jax.commands.shared.settings import Reading, Results
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.progress import progress_bar
 
 
@@ -27,7 +29,7 @@ from tangent_jax.io.progress import progress_bar
 class Config(Reading, Results):
     """A store, and test data of its components."""
 
-    dataset: tuple[str, ...] = ()
+    dataset: str | None = None
     out: str = "out/inspect"
     store: str = "out/store"
     weights: str | None = None
@@ -39,7 +41,7 @@ def main(config: Config) -> None:
     setup.check_store(path, "Compose and store add make stores")
     store = tj.Store(path)
     seen = Inspection(store)
-    accuracy = with_and_without(seen, measured(config, seen))
+    accuracy = with_and_without(config, seen)
     page = command.out_folder(config) / "index.html"
     write_page(page, "index.html", seen=seen, version=tj.__version__, accuracy=accuracy)
     for line in seen.wrong:
@@ -51,26 +53,35 @@ def main(config: Config) -> None:
         sys.exit(codes.FAILED)
 
 
-def measured(config: Config, seen: Inspection) -> Accuracies | None:
-    """The accuracies on the flags' test data; None without test data, or if a component is damaged."""
-    if not config.dataset or not seen.components:
+def with_and_without(config: Config, seen: Inspection) -> dict[str, Any] | None:
+    """The accuracy on --dataset of all components, and without each; None without it, or with a damaged component.
+
+        mean without s = mean + (mean - dw_s) / (k - 1)
+
+    So each component is read once. It differs from the mean of the survivors by rounding.
+    """
+    store, count = seen.store, len(seen.store)
+    if not config.dataset or not count:
         return None
-    if len(seen.whole) < len(seen.components):
+    if any(component.damage for component in seen.components):
         print("a component is damaged: no accuracy is measured", file=sys.stderr)
         return None
-    return Accuracies(seen.store, tasks_of(config, seen.store, config.dataset, config.weights))
-
-
-def with_and_without(seen: Inspection, accuracies: Accuracies | None) -> dict[str, Any] | None:
-    """The accuracy of each task with all components, and by component without it."""
-    if accuracies is None:
-        return None
+    first, origin = next(iter(seen.origins.items()))
+    if origin.features is not None or store.has_own_heads:
+        raise InputError(
+            "--dataset needs tangent weights with one head; the components are statistics, or have heads of their own. "
+            "Leave it out"
+        )
+    predict = tj.store.predictor_of(origin, first, config.weights)
+    name, test = setup.test_features(config, config.dataset, predict, origin.classes)
+    mean = tj.compose(store)
     without = {}
-    with tj.show_progress("accuracy without one"), progress_bar(len(seen.components), "component") as bar:
-        for component in seen.components:
-            without[component.name] = accuracies([component.name])
+    with tj.show_progress("accuracy without one"), progress_bar(count, "component") as bar:
+        for gone in store if count > 1 else ():
+            rest = jax.tree.map(lambda leaf, own: leaf + (leaf - own) / (count - 1), mean, store.read_tree(gone))
+            without[gone] = tj.evaluate(predict, rest, test)
             bar.update()
-    return {"tasks": [task.name for task in accuracies.tasks], "whole": accuracies.whole, "without": without}
+    return {"dataset": name, "whole": tj.evaluate(predict, mean, test), "without": without}
 
 
 if __name__ == "__main__":

@@ -31,27 +31,24 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
-
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, command, setup
-from tangent_jax.commands.shared.settings import Settings, choice
+from tangent_jax.commands.shared.settings import Cached, choice
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import composed_name
 from tangent_jax.core.notation import Tree
 from tangent_jax.exports import FORMATS
 from tangent_jax.io.paths import is_url, passing_copy
-from tangent_jax.io.records import first_names, plain
+from tangent_jax.io.records import plain
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.store.receipts import Trace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(Settings):
+class Config(Cached):
     """A store, and the flags of its commands (READ)."""
 
-    cache_dir: str = "~/.cache/tangent_jax"
     dataset: str | None = None
     dry_run: bool = False
     exact: bool = False
@@ -326,22 +323,7 @@ def measured(config: Config, predict: ComponentPredictor, classes: tuple[str, ..
     """{data set: accuracy on its test images of the composed classes} for --dataset; {} without one."""
     if not config.dataset:
         return {}
-    dataset = tj.open_dataset(config.dataset)
-    missing = sorted({*classes} - {*dataset.classes})
-    if missing or len(classes) < 2:
-        raise InputError(
-            f"--dataset must have the classes of the composed model, two or more; the model has {first_names(classes)},"
-            f" and {dataset.name} has {first_names(dataset.classes)}"
-        )
-    name = dataset.name
-    has_class = np.isin([dataset.classes[label] for label in dataset.test.labels], classes)
-    if len(classes) < len(dataset.classes):  # a removal may have taken the only images of a class out of the store
-        others = first_names(sorted({*dataset.classes} - {*classes}))
-        print(f"{(~has_class).sum()} test images are left out: no component has the class {others}", file=sys.stderr)
-        name = f"{name}, {len(classes)} of {len(dataset.classes)} classes"
-    images = dataset.test.take(np.flatnonzero(has_class))
-    images = setup.without_removed(config, images, f"{dataset.name}: test images")
-    test = tj.extract(predict, images, tj.Cache(config.cache_dir)).of_classes(dataset.classes, classes)
+    name, test = setup.test_features(config, config.dataset, predict, classes)
     accuracy = tj.evaluate(predict, dw, test)
     print(f"test accuracy on {name}, {len(test)} images: {accuracy:.4f}", file=sys.stderr)
     return {name: accuracy}

@@ -63,7 +63,6 @@ class Inspection:
             self.removals = [*removals_of(store)]
         self.components = [*components_of(store, self.wrong)]
         self.origins = {c.name: c.origin for c in self.components if c.origin is not None}
-        self.whole = [component.name for component in self.components if not component.damage]
         self.wrong += [line for removal in self.removals for line in removal.wrong if line not in self.wrong]
         self.owners = owners_of(self.origins)
         self.cost, self.no_cost = cost_of(store, self.origins)

@@ -153,10 +153,16 @@ class Model(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reading(Settings):
-    """How images are read, and where their features are kept."""
+class Cached(Settings):
+    """Where features are kept."""
 
     cache_dir: str = "~/.cache/tangent_jax"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading(Cached):
+    """How images are read."""
+
     cache_dtype: str | None = Recipe.cache_dtype
     skip_unreadable: bool = False
     decode_processes: int = 0

@@ -14,7 +14,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.phases import phase
-from tangent_jax.commands.shared.settings import FIELD_OF, Model, Reading, Settings
+from tangent_jax.commands.shared.settings import FIELD_OF, Cached, Model, Reading, Settings
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.identities import identity
@@ -192,14 +192,16 @@ def read_words(flag: str, file: str) -> list[str]:
     return words
 
 
-def cache(config: Reading) -> tj.Cache:
-    """The cache of the flags, with how it reads images."""
+def cache(config: Cached) -> tj.Cache:
+    """The cache of the flags, with how it reads images where the flags say it."""
+    if not isinstance(config, Reading):
+        return tj.Cache(config.cache_dir)
     how = config.skip_unreadable, config.decode_processes, config.most_pixels
     return tj.Cache(config.cache_dir, config.cache_dtype, *how)
 
 
 @phase("features")
-def features(config: Reading, predict: ComponentPredictor, examples: Examples, title: str) -> tj.Features:
+def features(config: Cached, predict: ComponentPredictor, examples: Examples, title: str) -> tj.Features:
     """The features of the examples, from the flags' cache or computed now; removed images are left out."""
     examples = without_removed(config, examples, title)
     with tj.show_progress(title):
@@ -209,6 +211,32 @@ def features(config: Reading, predict: ComponentPredictor, examples: Examples, t
         skipped = f"skipped {data.skipped} unreadable of {len(examples)} images"
         print(f"{title}: {skipped}: {first_names(unread)}", file=sys.stderr)
     return data
+
+
+def test_features(
+    config: Cached, spec: str, predict: ComponentPredictor, classes: Sequence[str]
+) -> tuple[str, tj.Features]:
+    """(name of the data set, features of its test images of a composed model's classes).
+
+    Raises:
+        InputError: A data set that lacks one of the classes, and fewer than two classes.
+    """
+    dataset = open_tested(spec)
+    missing = sorted({*classes} - {*dataset.classes})
+    if missing or len(classes) < 2:
+        raise InputError(
+            f"--dataset must have the classes of the composed model, two or more; the model has {first_names(classes)},"
+            f" and {dataset.name} has {first_names(dataset.classes)}"
+        )
+    name = dataset.name
+    has_class = np.isin([dataset.classes[label] for label in dataset.test.labels], classes)
+    if len(classes) < len(dataset.classes):  # a removal may have taken the only images of a class out of the store
+        others = first_names(sorted({*dataset.classes} - {*classes}))
+        print(f"{(~has_class).sum()} test images are left out: no component has the class {others}", file=sys.stderr)
+        name = f"{name}, {len(classes)} of {len(dataset.classes)} classes"
+    images = dataset.test.take(np.flatnonzero(has_class))
+    test = features(config, predict, images, f"{dataset.name}: test images")
+    return name, test.of_classes(dataset.classes, classes)
 
 
 @contextmanager
