@@ -56,7 +56,6 @@ class Config(Summed, Training, Optimum):
     head: str = Recipe.head
     head_scale: float = Recipe.head_scale
     leave_out_anchor_images: bool = False
-    left: float = 1.0
     lr: tuple[str, ...] = ("3e-3",)
     merge: tuple[str, ...] = ("mean",)
     merge_penalty: tuple[str, ...] = ("1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1")
@@ -132,13 +131,13 @@ def composed(
     """The accuracies of a method's components: composed by each merge, and alone; chosen ridges go to `penalties`."""
     store = method.store(divided, title_of(config, method, count), with_factors(config, method))
     components = method.components(store)
-    row = {name: method.accuracy(tj.compose(left(config, components)))}
+    row = {name: method.accuracy(tj.compose(components))}
     for how in merges_of(config, method):
         options = {}
         if how in tj.store.WEIGHTED:
             options["penalty"] = chosen_penalty(config, method, count, store, how)
             penalties[f"{count}, {how}"] = options["penalty"]
-        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(config, components), how, **options))
+        row[f"{name}_{how}"] = method.accuracy(tj.merge(components, how, **options))
     row[f"{name}_single"] = float(np.mean([method.accuracy(components[part].dw) for part in components]))
     if name == "soup":
         row["greedy"] = greedy(config, method, store)
@@ -237,13 +236,6 @@ def searched(config: Config, name: str, count: int, runs: Runs) -> dict[str, Any
     return {"chosen": grid[best], "searched": len(grid), "tried": tried}
 
 
-def left(config: Config, components: Mapping[str, tj.Component]) -> dict[str, tj.Component]:
-    """The components that --left keeps, by a seeded shuffle; all by default."""
-    count = len(components)
-    order = np.random.default_rng([config.seed, 9]).permutation(count)[: max(1, round(config.left * count))]
-    return {name: components[name] for i, name in enumerate(components) if i in order}
-
-
 def chosen_penalty(config: Config, method: Method, count: int, store: tj.Store, how: str) -> float:
     """The ridge of a merge, among --merge_penalty, by the likelihood (at its best temperature) of held-out labels.
 
@@ -261,7 +253,7 @@ def chosen_penalty(config: Config, method: Method, count: int, store: tj.Store, 
     tried = {}
     components = method.components(store)
     with tj.show_progress(f"{count} shards, {how}"):
-        merger = tj.store.Merger(left(config, components), how)
+        merger = tj.store.Merger(components, how)
     for penalty in penalties:
         logits = tj.outputs(method.predict, merger.at(penalty), on.inputs)
         tried[penalty] = tj.solver.fitted_beta(logits, None, on.targets)[1]

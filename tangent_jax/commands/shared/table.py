@@ -255,7 +255,6 @@ TABLE: dict[str, partial] = {
         help="Last blocks whose gradients --method=exact sketches; unset: two thirds; auto (compose): of 0, 1, 4, 8.",
         serializer=Blocks(),
     ),
-    "left": flag("float", "Fraction of the components to compose, by a seeded shuffle.", low=0.01, high=1.0),
     "negate": flag("string", "Task to subtract from the sum of the others."),
     # privacy
     "classes": flag(
