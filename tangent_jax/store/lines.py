@@ -117,11 +117,10 @@ class Add(Line):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compose(Line):
-    """Components were composed into a file; weighted: their coefficients; privacy: the cost of all together."""
+    """All components were composed into a file; privacy: the cost of all together."""
 
     names: tuple[str, ...]
     entry: Entry
-    weighted: dict[str, float] | None = None
     privacy: dict[str, Any] | None = None
     merge: str = "mean"
     penalty: float | None = None

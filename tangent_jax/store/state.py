@@ -63,8 +63,7 @@ class State:
                 if line.shown:
                     self.shown.add(line.entry.id)
             case Compose():
-                is_plain = line.weighted is None and line.merge == "mean"
-                self.compose(Composed(line.entry, line.names, is_plain))
+                self.compose(Composed(line.entry, line.names, is_plain=line.merge == "mean"))
             case Export():
                 self.exports.append(line.export)
                 self.show(line.export.names)

@@ -9,8 +9,8 @@ checks the file's hash; a provenance that was read is read again where its file 
 import dataclasses
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ class Store(Disk, Components):
     def __init__(self, root: str | os.PathLike) -> None:
         super().__init__(root)
         self._origins: dict[str, tuple[Any, Provenance]] = {}  # that were read, by file, with the stamp of the file
-        self._seen_by: dict[str, list[str]] = {}  # the same files, by each image
 
     # Reading
 
@@ -81,18 +80,10 @@ class Store(Disk, Components):
             text = read_metadata(path).get("provenance", "")
             if fingerprint(text.encode()) != entry.origin:
                 raise InputError(f"the provenance of {name} in {path} was altered. Run verify")
-            self.keep(entry.id, stamp, Provenance.from_json(text, f"the provenance of {name}"))
+            live = {entry.id for entry in self.state.components.values()}  # those of removed components are forgotten
+            self._origins = {file: kept for file, kept in self._origins.items() if file in live}
+            self._origins[entry.id] = stamp, Provenance.from_json(text, f"the provenance of {name}")
         return self._origins[entry.id][1]
-
-    def keep(self, file: str, stamp: Any, origin: Provenance) -> None:
-        """Keeps a provenance that was read, and forgets those of components that were removed since."""
-        live = {entry.id for entry in self.state.components.values()} - {file}
-        for other in {*self._origins} - live:
-            for identifier in {identifier for identifier, _ in self._origins.pop(other)[1].data.seen}:
-                self._seen_by[identifier].remove(other)
-        self._origins[file] = stamp, origin
-        for identifier in {identifier for identifier, _ in origin.data.seen}:
-            self._seen_by.setdefault(identifier, []).append(file)
 
     def path(self, name: str) -> Path:
         """The file of a component."""
@@ -171,10 +162,8 @@ class Store(Disk, Components):
                 "Train without them"
             )
 
-    def compose(
-        self, coefficients: Mapping[str, float] | None = None, how: str = "mean", penalty: float = 1e-3
-    ) -> Tree:
-        """The mean of all components (for statistics, the sum), or a weighted sum, in the order of names; journaled.
+    def compose(self, how: str = "mean", penalty: float = 1e-3) -> Tree:
+        """The mean of all components (for statistics, the sum), or another merge, in the order of names; journaled.
 
         If heads differ, the bodies are composed, without heads (`join` composes those).
 
@@ -184,24 +173,19 @@ class Store(Disk, Components):
         Guarantees:
             Reads one component at a time; the same bits for the same components, whatever was added and removed before.
         """
-        for name in coefficients or {}:
-            self.path(name)
-        if coefficients and how != "mean":
-            raise InputError(f"coefficients must be left out with how={how!r}; got {len(coefficients)}")
         while True:
             with self.using():
                 before = self.state
-                names = sorted(coefficients or self)
+                names = [*self]
                 if not names:
                     raise InputError(f"{self.root} must hold at least one component; got none")
-                dw = compose(self, coefficients) if coefficients else self.sum(how, penalty)
+                dw = self.sum(how, penalty)
                 cost = self.spent(names)
             with self.using(change=True):  # held for the files and the line alone, not for the sum
                 if (self.state.components, self.state.released) == (before.components, before.released):
                     self.commit(
                         Compose(
                             names=tuple(names),
-                            weighted=None if coefficients is None else {**coefficients},
                             privacy=None if cost is None else dataclasses.asdict(cost),
                             merge=how,
                             penalty=penalty if how in WEIGHTED else None,
@@ -253,14 +237,16 @@ def warn_lists(store: Store, names: Sequence[str]) -> None:
     """Prints a line for each of these new components that lists no images, or images of other components."""
     with store.using():
         origins = store.origins  # reads those that no earlier call has read
-        seen = {name: origins[name].data.seen for name in names if name in origins}
-        name_of = {entry.id: name for name, entry in store.state.components.items()}
-    for name in names:
-        holders = (store._seen_by[identifier] for identifier, _ in seen.get(name, ()))
-        others = Counter(name_of[i] for held in holders for i in held if name_of.get(i, name) != name)
+    seen = {name: dict.fromkeys(i for i, _ in origins[name].data.seen) for name in names if name in origins}
+    holders = defaultdict[str, list[str]](list)
+    for other, origin in origins.items():
+        for identifier in {identifier for identifier, _ in origin.data.seen}:
+            holders[identifier].append(other)
+    for name, images in seen.items():
+        others = Counter(other for image in images for other in holders[image] if other != name)
         shown = ", ".join(f"{count} of {other}" for other, count in others.most_common(3))
         more = f" and of {len(others) - 3} other components" if len(others) > 3 else ""
-        if name in seen and not seen[name]:
+        if not images:
             nothing = "no request for an image or an owner finds it; remove it by its name"
             print(f"{name} lists no images: {nothing}", file=sys.stderr)
         if others:

@@ -20,7 +20,7 @@ ACCOUNT = Released(privacy=Spent(make_mechanism(3.0, 1e-5), 50, True), examples=
 EXPORT = {"names": ("a",), "path": "/out", "result": "r"}
 WRITTEN = [
     Add(name="a", shown=True, entry=Entry(**{**ENTRY, "factors": ENTRY_OF})),
-    Compose(names=("a",), weighted={"a": 0.5}, privacy={"epsilon": 3.0}, merge="inputs", penalty=0.1, entry=ENTRY_OF),
+    Compose(names=("a",), privacy={"epsilon": 3.0}, merge="inputs", penalty=0.1, entry=ENTRY_OF),
     Export(export=Exported(**EXPORT)),
     Discard(removed=("a",), released=(ACCOUNT, Released())),
     Remove(removed=("a",), added={"b": ENTRY_OF}, names=("b",), composed=ENTRY_OF, receipt="0" * 16, receipt_hash="h",

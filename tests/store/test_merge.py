@@ -310,8 +310,6 @@ def test_store_names_component_without_factors(tmp_path):
         store.compose(how="curvature")
     with pytest.raises(InputError, match="shard 2 must have factors; it has none"):
         store.factors("shard 2")
-    with pytest.raises(InputError, match="coefficients must be left out with how='inputs'"):
-        store.compose({"shard 0": 1.0}, how="inputs")
 
 
 def pair_without_bias():
