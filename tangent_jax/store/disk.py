@@ -76,33 +76,29 @@ class Disk:
         self.identity = ""
         self.key_id = ""
         self._key: Key | None = None
-        if not is_store(self.root):
+        if not is_store(self.root):  # or only a part of one, of a process that was killed
             self.create()
         self.reload()
 
     def create(self) -> None:
         """Writes marker and journal of a new store, in an empty folder."""
         begun = {*MARKS, "lock", *(f"{name}.partial" for name in MARKS)}
-        other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
-        if other:
+        present = [*self.root.iterdir()] if self.root.is_dir() else []
+        other = [p for p in present if p.name not in begun or (p == self.journal.path and p.stat().st_size)]
+        if other and not is_store(self.root):
             raise InputError(
                 f"{self.root} must be a store, or an empty folder; it holds {', '.join(p.name for p in other[:3])}. "
-                "Choose a new folder, or restore its journal"
+                "Choose a new folder, or restore its store.json"
             )
         with hold_lock(self.root / "lock"):
-            if not self.marker.exists():
-                self.journal.settle()
-                self.mark()
-
-    def mark(self) -> None:
-        """Writes keys.json with a new key, unless a killed call did, then store.json."""
-        path = self.root / KEYS
-        if not path.exists():
-            if self.journal.entries:
-                raise InputError(f"{self.root} must have store.json and {KEYS}; both are missing. Restore them")
-            write_key(path, make_key())
-        fields = {"format": FORMAT, "store": uuid.uuid4().hex, "key": read_key(path).id}
-        write_whole(self.marker, seal_fields(fields))
+            if is_store(self.root):
+                return  # another process has made it
+            self.journal.settle()
+            path = self.root / KEYS
+            if not path.exists():
+                write_key(path, make_key())
+            fields = {"format": FORMAT, "store": uuid.uuid4().hex, "key": read_key(path).id}
+            write_whole(self.marker, seal_fields(fields))
 
     @property
     def key(self) -> Key:
@@ -221,9 +217,6 @@ class Disk:
             if change:
                 self._lock = lock
                 self.journal.settle()
-                if not self.key_id:
-                    self.mark()
-                    self.load()
                 _ = self.key  # without it a removed image could come back
                 self.sweep()
             yield
@@ -235,26 +228,27 @@ class Disk:
 
     def load(self) -> None:
         """Reads marker and journal; InputError if one is missing, altered or of another version."""
-        if self.marker.exists():
-            marker = parse_json(self.marker.read_bytes(), self.marker)
-            if marker.get("format") != FORMAT:
-                raise InputError(
-                    f"{self.root} must be a store of format {FORMAT}; got {marker.get('format')}. "
-                    "Use the version of tangent_jax that wrote it; nothing was changed"
-                )
-            fields = read_sealed(Marker, self.marker, "Restore it from a backup")
-            self.identity, self.key_id, self._key = fields.store, fields.key, None
+        if not self.marker.exists():
+            raise InputError(f"{self.root} must have store.json; it is missing. Restore it from a backup")
+        marker = parse_json(self.marker.read_bytes(), self.marker)
+        if marker.get("format") != FORMAT:
+            raise InputError(
+                f"{self.root} must be a store of format {FORMAT}; got {marker.get('format')}. "
+                "Use the version of tangent_jax that wrote it; nothing was changed"
+            )
+        fields = read_sealed(Marker, self.marker, "Restore it from a backup")
+        self.identity, self.key_id, self._key = fields.store, fields.key, None
         self.journal.load()
         self.replay()
 
 
 def is_store(path: Path) -> bool:
-    """True for the folder of a store, complete or damaged.
+    """True for the folder of a store, which has a store.json.
 
     >>> tj.store.is_store(demo.store().root), tj.store.is_store(demo.folder())
     (True, False)
     """
-    return (path / "store.json").exists() or ((path / "HEAD").exists() and (path / "journal.jsonl").exists())
+    return (path / "store.json").exists()
 
 
 def is_whole(path: Path, entry: Entry) -> bool:

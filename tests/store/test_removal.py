@@ -264,6 +264,12 @@ def lost(*names):
     return lambda store: [(store.root / name).unlink() for name in names]
 
 
+def leave_the_journal(store):
+    lost("store.json")(store)
+    for kind in ("components", "composed", "receipts"):
+        shutil.rmtree(store.root / kind)
+
+
 def write_unknown_line(store):
     with store.using(change=True):
         store.journal.append({"op": "anneal", "name": "a", "time": "2030-01-01T00:00:00Z"})
@@ -274,10 +280,11 @@ HARM = {
     "no journal": (lost("journal.jsonl"), "is missing"),
     "no HEAD": (lost("HEAD"), "is missing"),
     "neither": (lost("journal.jsonl", "HEAD"), "is missing"),
-    "no list at all": (lost("journal.jsonl", "HEAD", "store.json"), "an empty folder"),
+    "no list and mark": (lost("journal.jsonl", "HEAD", "store.json"), "an empty folder"),
     "no key": (lost("keys.json"), "must hold the store's key; it is missing. Restore it from a backup"),
-    "no mark and key": (lost("store.json", "keys.json"), "store.json and keys.json; both are missing"),
-    "no mark": (lost("store.json"), "must not be removed ones"),
+    "no mark and key": (lost("store.json", "keys.json"), "restore its store.json"),
+    "no mark": (lost("store.json"), "restore its store.json"),
+    "journal alone": (leave_the_journal, "it holds journal.jsonl. Choose a new folder, or restore its store.json"),
     "a later format": (
         lambda store: (store.root / "store.json").write_text('{"format": 9, "store": "x", "more": 1}'), UPDATE),
     "a later line": (write_unknown_line, UPDATE),
