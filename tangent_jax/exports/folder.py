@@ -43,10 +43,14 @@ from tangent_jax.models.protocol import Model
 from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.files import assemble
 from tangent_jax.pretrained.load import METADATA, encode_model, read
-from tangent_jax.store.lines import EXPORTED, partial_of
+from tangent_jax.store.lines import partial_of
 from tangent_jax.store.provenance import Provenance
 
 SAID = "provenance.json"
+FILES = ("model.safetensors", "tangent.safetensors", "weights.safetensors", "model.jax", "model.onnx", "run.py",
+         "serving.json", "provenance.json", "README.md")  # fmt: skip
+EXPORTED = {*FILES, *(f"{name}.partial" for name in FILES)}
+"""The names of all files of an export, unfinished ones too."""
 
 
 class Format(NamedTuple):

@@ -14,11 +14,6 @@ from tangent_jax.io.records import convert
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.receipts import is_name
 
-FILES = ("model.safetensors", "tangent.safetensors", "weights.safetensors", "model.jax", "model.onnx", "run.py",
-         "serving.json", "provenance.json", "README.md")  # fmt: skip
-EXPORTED = {*FILES, *(f"{name}.partial" for name in FILES)}
-"""The names of all files of an export, unfinished ones too."""
-
 IDENTITY = re.compile("[0-9a-f]{16}")
 SPELLINGS = {
     "time": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ").fullmatch,
