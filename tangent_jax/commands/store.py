@@ -209,7 +209,7 @@ def planned(config: Config, store: tj.Store) -> tj.store.RemovalPlan:
 
 
 def describe(config: Config, plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
-    """Prints plan, cost and copies of examples on stderr; with --dry_run also why other ways fail. Returns the plan."""
+    """Prints plan and cost on stderr; with --dry_run also why other ways fail. Returns the plan."""
     described = []
     for name, holding in plan.components.items():
         asked = len(holding.rows)
@@ -227,8 +227,6 @@ def describe(config: Config, plan: tj.store.RemovalPlan, how: str) -> list[dict[
         if config.dry_run and not config.name:
             for other, reason in holding.impossible.items():
                 print(f"{name}: not --{other}: {reason}", file=sys.stderr)
-    for identifier, places in plan.copies.items():
-        print(f"copies of {identifier[:12]}: {', '.join(places)}", file=sys.stderr)
     for line in plan.anchors:
         print(f"NOT removed: {line}", file=sys.stderr)
     if plan.unseen:

@@ -16,7 +16,6 @@ from tangent_jax.store.heads import union as union
 from tangent_jax.store.merging import add_all as add_all
 from tangent_jax.store.packing import pack as pack
 from tangent_jax.store.packing import unpack as unpack
-from tangent_jax.store.plans import WAYS as WAYS
 from tangent_jax.store.plans import RemovalPlan as RemovalPlan
 from tangent_jax.store.plans import plan_removal as plan_removal
 from tangent_jax.store.provenance import Data as Data
@@ -31,7 +30,6 @@ from tangent_jax.store.recipe import StatisticsRecipe as StatisticsRecipe
 from tangent_jax.store.removal import erase_cached as erase_cached
 from tangent_jax.store.removal import preview_removal as preview_removal
 from tangent_jax.store.removal import remove as remove
-from tangent_jax.store.retraining import Retrained as Retrained
 from tangent_jax.store.retraining import predictor_of as predictor_of
 from tangent_jax.store.verification import verify as verify
 from tangent_jax.store.verification import verify_receipt as verify_receipt

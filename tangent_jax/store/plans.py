@@ -52,7 +52,6 @@ class RemovalPlan:
     Attributes:
         components: The affected ones, by name.
         identifiers: The identifiers of the content that may not return.
-        copies: The places of content that lies in several rows.
         asked, owner: The request.
         store, contents: The store's identity, and the fingerprint of its components.
         unseen: Identifiers of requested images that no component saw, such as test images: only their cached rows go.
@@ -67,7 +66,6 @@ class RemovalPlan:
 
     components: dict[str, Holding]
     identifiers: tuple[str, ...]
-    copies: dict[str, tuple[str, ...]]
     asked: tuple[str, ...]
     owner: str | None
     store: str
@@ -136,7 +134,6 @@ def plan_removal(
     return RemovalPlan(
         components=components,
         identifiers=identifiers,
-        copies={} if names else copies_in(components),
         asked=words if owner is None else identifiers,
         owner=None if owner is None else Owner(owner),
         store=store.identity,
@@ -221,15 +218,6 @@ def removal_days(store: Store) -> dict[str, str]:
         owner = () if receipt.owner is None else (receipt.owner,)
         days |= dict.fromkeys((*receipt.asked, *owner), line.time[:10])
     return days
-
-
-def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:
-    """The places of each removed content that lies in more than one row."""
-    places: dict[str, list[str]] = {}
-    for name, holding in components.items():
-        for identifier, image in holding.rows:
-            places.setdefault(identifier, []).append(f"{image} in {name}")
-    return {identifier: tuple(where) for identifier, where in places.items() if len(where) > 1}
 
 
 def holding_of(origin: Provenance, gone: set[str], by_name: bool) -> Holding:

@@ -55,10 +55,6 @@ class Retrained(NamedTuple):
         distance_bound: |grad L_retain| / lambda, None without a convex objective and a penalty.
         optimum: If it is one.
         factors: If the removed component had some.
-
-    >>> new = tj.store.Retrained(demo.fitted.dw, demo.origin, distance_bound=0.01)
-    >>> new.optimum is None, new.factors is None
-    (True, True)
     """
 
     dw: Tree

@@ -63,7 +63,6 @@ def test_plan_counts_twins_with_image(tmp_path):
     holding = plan.components["twins"]
     assert (holding.rows, holding.left) == ((TWINS[0], TWINS[2]), 1)
     assert holding.seconds["retrain"] == pytest.approx(1.5 / 3)
-    assert plan.copies == {"0" * 64: ("a.jpg in twins", "a copy.jpg in twins")}
     assert plan.identifiers == ("0" * 64,)
 
 
@@ -74,7 +73,8 @@ def test_example_is_found_by_name_and_content(tmp_path):
         plan = plan_removal(store, examples=[asked, "f" * 64])
         assert {name: holding.left for name, holding in plan.components.items()} == {"shard 1": 2, "shard 9": 0}
         assert (plan.identifiers, plan.unseen) == ((identifier, "f" * 64), ("f" * 64,))
-        assert plan.copies == {identifier: ("photo 3.jpg in shard 1", "a copy.jpg in shard 9")}
+        rows = [pair for holding in plan.components.values() for pair in holding.rows]
+        assert rows == [(identifier, "photo 3.jpg"), (identifier, "a copy.jpg")]
 
 
 def test_named_component_takes_its_own(tmp_path):
