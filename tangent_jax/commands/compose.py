@@ -6,7 +6,7 @@ features), lda and ridge (on frozen features), ranpac (random ReLU features). A 
 components of each method. Settings of statistics are chosen on held-out images, or with --settings=leave_one_out on the
 training images.
 With several --lr or --rank, held-out images choose each method's, by the accuracy of its composition at the largest
-number of shards; with a single --lr the soup uses --lr_nlft. --preset=paper, optimum or classes sets several flags.
+number of shards; with a single --lr the soup uses --lr_nlft. --preset=paper sets several flags.
 --shard=I/N trains one part of the components, as on another machine (docs/howto/clusters.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":

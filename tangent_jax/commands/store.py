@@ -124,9 +124,7 @@ def merge(config: Config, store: tj.Store) -> dict[str, Any]:
 
 
 def listing(config: Config, store: tj.Store) -> dict[str, Any]:
-    added: dict[str, str] = {}
-    for line in store.state.lines:
-        added |= dict.fromkeys(line.adds, line.time)
+    added = store.state.added
     table = []
     for name in store:
         origin = store.provenance(name)

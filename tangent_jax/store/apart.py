@@ -22,7 +22,7 @@ from tangent_jax.models.ntk import ComponentPredictor, FeatureMap
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.mapped import MappedOnce, rows_of
 from tangent_jax.solver.optimum import certificate_of
-from tangent_jax.store.merging import add_all, clashes
+from tangent_jax.store.merging import add_all
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import AnyRecipe, Recipe, StatisticsRecipe
 from tangent_jax.store.store import Store
@@ -204,12 +204,6 @@ class Filling:
                 has = f"{stale[0]} has {self.difference(part, stale[0])}"
                 raise InputError(
                     f"{part.root} must be a part of this run; {has}. Give all parts the same flags, or delete this one"
-                )
-            clash = clashes(self.store, part)
-            if clash:
-                raise InputError(
-                    f"{part.root} must hold what {self.store.root} lacks; both trained {clash[0]}, to other numbers. "
-                    "Delete this part"
                 )
             add_all(self.store, part)
 

@@ -38,13 +38,13 @@ def add_all(store: Store, other: Store) -> list[str]:
             f"{other.root} has replaced a private component that was composed or exported, and its key hides the "
             "images of that one: costs cannot be compared here. Keep that store apart"
         )
-    clash = clashes(store, other)
-    if clash:
-        raise InputError(f"{clash[0]} of {other.root} has other numbers in {store.root}. Rename one of them")
-    same = [(name, store.provenance(name), other.provenance(name)) for name in other if name in store]
-    unlike = [name for name, here, there in same if account_of(here) != account_of(there)]
-    if unlike:
-        raise InputError(f"{unlike[0]} must have one account and one list of examples; got two. Discard one of them")
+    for name in (name for name in other if name in store):
+        if store.state.components[name].weights != theirs[name].weights:
+            raise InputError(
+                f"{name} of {other.root} has other numbers in {store.root}. Keep that store apart, or delete it"
+            )
+        if account_of(store.provenance(name)) != account_of(other.provenance(name)):
+            raise InputError(f"{name} must have one account and one list of examples; got two. Discard one of them")
     missing = [name for name in other if name not in store]
     take_account(store, other)  # first: a kill overstates the cost, never understates it
     for name in missing:
@@ -58,12 +58,6 @@ def add_all(store: Store, other: Store) -> list[str]:
 def account_of(origin: Provenance) -> tuple[Any, ...]:
     """The fields that decide a component's privacy cost, and its units."""
     return origin.training.privacy, origin.data.examples, origin.data.owners, origin.data.public
-
-
-def clashes(store: Store, other: Store) -> list[str]:
-    """The names that another store shares with this one, for other numbers."""
-    here, theirs = store.state.components, other.state.components
-    return [name for name in other if name in here and here[name].weights != theirs[name].weights]
 
 
 def take_account(store: Store, other: Store) -> None:

@@ -55,6 +55,11 @@ class State:
         """The lines of all removals."""
         return [line for line in self.lines if isinstance(line, Remove)]
 
+    @property
+    def added(self) -> dict[str, str]:
+        """When each component last came in, by name; removed ones are among them."""
+        return {name: line.time for line in self.lines for name in line.adds}
+
     def apply(self, line: Line) -> None:
         """Applies one more journal line."""
         match line:

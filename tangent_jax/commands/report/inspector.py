@@ -82,9 +82,7 @@ class Inspection:
 
 def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
     """The components of a store by name; `wrong`: what `verify` says."""
-    added: dict[str, str] = {}
-    for line in store.state.lines:
-        added |= dict.fromkeys(line.adds, line.time)
+    added = store.state.added
     first: tuple[Tree, tj.store.Provenance] | tuple[()] = ()
     for name in store:
         entry = store.state.components[name]
