@@ -5,7 +5,7 @@ tangent-jax store COMMAND --store=DIR, where COMMAND is one of
 add      a component from a folder that finetune wrote (--source, --name)
 merge    adds the components of the store --source, one atomic step each; repeated, it adds missing ones
 list     lists the components: data set, owners, number of examples, date
-compose  composes all components by their mean, or by --merge with the factors that they were added with; stores it.
+compose  composes all components by their mean, or by --merge with the factors that they were added with.
          With --dataset it prints the accuracy on its test images of the components' classes (of statistics, solved
          with --settings)
 remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts
@@ -143,7 +143,7 @@ def listing(config: Config, store: tj.Store) -> dict[str, Any]:
         }
         table.append(row)
     tabulate(table)
-    return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
+    return {"components": table, "receipts": len(store.state.receipts)}
 
 
 def check_not_empty(store: tj.Store) -> None:

@@ -4,7 +4,6 @@
     keys.json                   the key that hides identifiers in the journal and in receipts (keys.py); mode 0600
     journal.jsonl               one line per add, compose, remove, discard, export, and HEAD, its count
     components/ID.safetensors   dw, its provenance in the metadata (files.py)
-    composed/ID.safetensors     a sum of components
     factors/ID.safetensors      the Kronecker factors of a component, where they are kept (factors.py)
     receipts/ID.json            what a removal did
     lock                        locked while the store is used; names the process that changes it
@@ -44,9 +43,9 @@ from tangent_jax.store.lines import Entry, Line, spell
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import State, replay
 
-FORMAT = 7
+FORMAT = 8
 OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of a store's files
-KINDS = ("components", "composed", "factors", "receipts")
+KINDS = ("components", "factors", "receipts")
 KEYS = "keys.json"
 MARKS = ("store.json", KEYS, "journal.jsonl", "HEAD")
 

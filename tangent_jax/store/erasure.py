@@ -66,13 +66,10 @@ def erase_cached(folder: Path, is_removed: Callable[[str], bool], names: Set[str
 
 def files_of(store: Store, names: Sequence[str]) -> tuple[Trace, ...]:
     """The store's own files that a removal of these components deletes."""
-    gone, state = {*names}, store.state
-    entries = {name: state.components[name] for name in names}
+    entries = {name: store.state.components[name] for name in names}
     traces = [Trace("component", str(store.file("components", entry)), name) for name, entry in entries.items()]
     factors = {name: entry.factors for name, entry in entries.items() if entry.factors is not None}
-    traces += [Trace("factors", str(store.file("factors", entry)), name) for name, entry in factors.items()]
-    composed = [composed.entry for composed in state.composed.values() if gone & {*composed.names}]
-    return (*traces, *(Trace("composition", str(store.file("composed", entry))) for entry in composed))
+    return (*traces, *(Trace("factors", str(store.file("factors", entry)), name) for name, entry in factors.items()))
 
 
 def unreached(store: Store, names: Sequence[str], unseen: Sequence[str], cache: Path) -> tuple[Trace, ...]:

@@ -112,13 +112,11 @@ class Add(Line):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compose(Line):
-    """All components were composed into a file; privacy: the cost of all together."""
+    """All components were composed; result: the fingerprint of the composition."""
 
     names: tuple[str, ...]
-    entry: Entry
-    privacy: dict[str, Any] | None = None
+    result: str
     merge: str = "mean"
-    penalty: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +136,7 @@ class Discard(Line):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Remove(Discard):
-    """Components were removed, and others trained again; names: the survivors, which `composed` is the sum of.
+    """Components were removed, and others trained again; names: the survivors; composed: the fingerprint of their sum.
 
     Attributes:
         forgotten: The hidden identifiers (keys.py) of images that must not return.
@@ -146,7 +144,7 @@ class Remove(Discard):
 
     added: dict[str, Entry] = dataclasses.field(default_factory=dict)
     names: tuple[str, ...] = ()
-    composed: Entry | None = None
+    composed: str | None = None
     receipt: str
     receipt_hash: str
     forgotten: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tangent_jax.core.checks import InputError, one_of, visible
 from tangent_jax.core.names import composed_name
@@ -26,8 +26,8 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 RECEIPT = "urn:tangent-jax:removal-receipt:v1"
 """The type of a receipt's predicate."""
 DELETED = (
-    "The removed components, and every composition that held them, are deleted from this store. What is composed now "
-    "is bit for bit the composition of the survivors alone."
+    "The removed components are deleted from this store. What is composed now is bit for bit the composition of the "
+    "survivors alone."
 )
 RETRAINED = (
     "A retrained component was trained from zero on the images that stay. One under distance_bounds is at most that "
@@ -59,7 +59,6 @@ NAME = re.compile(r"[\w.@+\-]+( [\w.@+\-]+)*")
 TRACES = {
     "component": "the component {component}",
     "factors": "the factors of {component}",
-    "composition": "a composition of removed components",
     "rows": "{rows} rows of removed images",
     "index": "identifiers and names of removed images",
     "export": "an export of a removed component",
@@ -180,20 +179,16 @@ def survivors_of(weights: Mapping[str, str], key: Key) -> dict[str, str]:
     return dict(sorted((key.hide(name), key.hide(of_weights)) for name, of_weights in weights.items()))
 
 
-def as_statement(receipt: Receipt) -> dict[str, Any]:
-    """The in-toto Statement of a receipt."""
+def receipt_text(receipt: Receipt) -> str:
+    """The text of a receipt's file: an in-toto Statement."""
     fields = dataclasses.asdict(receipt)
     del fields["path"]
     subject = {"journal": receipt.journal}
     if receipt.composed_after is not None:
         subject["composition"] = receipt.composed_after
     artefacts = [{"name": name, "digest": {"sha256": digest}} for name, digest in subject.items()]
-    return {"_type": STATEMENT, "subject": artefacts, "predicateType": RECEIPT, "predicate": fields}
-
-
-def receipt_text(receipt: Receipt) -> str:
-    """The text of a receipt's file."""
-    return json.dumps(as_statement(receipt), indent=1) + "\n"
+    whole = {"_type": STATEMENT, "subject": artefacts, "predicateType": RECEIPT, "predicate": fields}
+    return json.dumps(whole, indent=1) + "\n"
 
 
 def read_receipt(path: Path) -> tuple[Receipt, str]:

@@ -6,7 +6,7 @@
 It is four steps, whose values are passed on:
 
     retrain_all   train replacements from the remaining data; with `sum_without` under the shared lock
-    write         under the exclusive lock, if the plan still fits: their files, and the sum's
+    write         under the exclusive lock, if the plan still fits: their files
     erase         cached rows of the images, in the cache that the caller names
     commit        the receipt of all this, and the line that removes the components; then their files go
 
@@ -18,7 +18,6 @@ already, and computed again where a run needs them.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -26,9 +25,9 @@ import numpy as np
 from tangent_jax.composition.compose import sum_components
 from tangent_jax.composition.kinds import check_component
 from tangent_jax.composition.origin import check_one_body
+from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import normal_name
-from tangent_jax.core.notation import Tree
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache
 from tangent_jax.io.files import fingerprint, write_whole
@@ -76,9 +75,9 @@ def remove(
     summed = sum_without(store, plan, retrained)
     with store.using(change=True):
         check_fits(store, plan)
-        written = write(store, retrained, summed)
+        added = write(store, retrained)
         traces = erase(store, plan, cache or Cache())
-        return commit(store, plan, how, retrained, written, traces)
+        return commit(store, plan, how, retrained, added, summed, traces)
 
 
 def retrain_all(
@@ -100,8 +99,8 @@ def retrain_all(
     }
 
 
-def sum_without(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> Tree | None:
-    """The composition of the survivors and the retrained components, None if there are none; nothing is written.
+def sum_without(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> str | None:
+    """The fingerprint of the composition of the survivors and the retrained components, None if there are none.
 
     Raises:
         InputError: A plan that no longer fits, and a retrained component that does not fit the store, or still depends
@@ -115,23 +114,17 @@ def sum_without(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrain
             return None
         new = {name: jax.tree.map(np.asarray, component.dw) for name, component in retrained.items()}
         origins = {name: retrained[name].provenance if name in new else store.provenance(name) for name in names}
-        return sum_components(names, lambda name: new[name] if name in new else store.read_tree(name), origins)
+        summed = sum_components(names, lambda name: new[name] if name in new else store.read_tree(name), origins)
+        return trees.fingerprint(summed)
 
 
-class Written(NamedTuple):
-    """The files that a removal adds to the store, which no line of the journal names yet."""
-
-    added: dict[str, Entry]
-    composed: Entry | None
-
-
-def write(store: Store, retrained: Mapping[str, Retrained], summed: Tree | None) -> Written:
-    """Writes the retrained components, and the sum of all that stay."""
+def write(store: Store, retrained: Mapping[str, Retrained]) -> dict[str, Entry]:
+    """Writes the retrained components; no line of the journal names their files yet."""
     added = {}
     for name, new in retrained.items():
         entry = store.write("components", new.dw, new.provenance)
         added[name] = dataclasses.replace(entry, factors=store.write_factors(new.factors))
-    return Written(added, None if summed is None else store.write("composed", summed))
+    return added
 
 
 def erase(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = False) -> Traces:
@@ -145,20 +138,26 @@ def erase(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = False
 
 
 def commit(
-    store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Retrained], written: Written, traces: Traces
-) -> Receipt:
-    """Writes the receipt, and commits the line of the journal that removes the components: then their files go."""
+    store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Retrained], added: dict[str, Entry],
+    summed: str | None, traces: Traces,
+) -> Receipt:  # fmt: skip
+    """Writes the receipt, and commits the line of the journal that removes the components: then their files go.
+
+    Args:
+        added: The files of the retrained components.
+        summed: The fingerprint of the composition of all that stay.
+    """
     state, key = store.state, store.key
     before = {name: store.provenance(name) for name in plan.components}
     removed = {name: state.components[name] for name in before}
-    now = {name: entry for name, entry in state.components.items() if name not in removed} | written.added
-    of_all = [c.entry for c in state.composed.values() if c.is_plain and c.names == tuple(store)]
+    now = {name: entry for name, entry in state.components.items() if name not in removed} | added
+    composed = state.composed.get(tuple(store))
     receipt = Receipt(
         removed={name: key.hide(entry.weights) for name, entry in removed.items()},
-        retrained={name: key.hide(entry.weights) for name, entry in written.added.items()},
+        retrained={name: key.hide(entry.weights) for name, entry in added.items()},
         survivors=survivors_of({name: entry.weights for name, entry in now.items()}, key),
-        composed_before=key.hide(of_all[-1].weights) if of_all else None,
-        composed_after=None if written.composed is None else written.composed.weights,
+        composed_before=None if composed is None else key.hide(composed),
+        composed_after=summed,
         asked=key.hide_all(map(normal_name, plan.asked)),
         owner=None if plan.owner is None else key.hide(plan.owner),
         unseen=key.hide_all(plan.unseen),
@@ -176,9 +175,9 @@ def commit(
     write_whole(path, content)
     line = Remove(
         removed=tuple(sorted(removed)),
-        added=written.added,
+        added=added,
         names=tuple(sorted(now)),
-        composed=written.composed,
+        composed=summed,
         receipt=path.stem,
         receipt_hash=digest,
         forgotten=key.hide_all(plan.identifiers),

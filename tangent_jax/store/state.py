@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.store.lines import (
@@ -21,19 +21,13 @@ from tangent_jax.store.lines import (
 )
 
 
-class Composed(NamedTuple):
-    """A composition's file, the names of its components, and True if it is their mean, or the sum of statistics."""
-
-    entry: Entry
-    names: tuple[str, ...]
-    is_plain: bool = True
-
-
 @dataclasses.dataclass
 class State:
-    """A store's content: components and compositions by their files' entries, receipts by the hash of their text.
+    """A store's content: components by their files' entries, receipts by the hash of their text.
 
     Attributes:
+        composed: For the names of the components of each plain composition (their mean, or the sum of statistics), its
+            fingerprint.
         forgotten: Hidden identifiers (keys.py) of removed examples.
         released: For components that were composed or exported and then removed, their privacy cost (None: no account)
             and the hidden units they saw.
@@ -41,7 +35,7 @@ class State:
     """
 
     components: dict[str, Entry] = dataclasses.field(default_factory=dict)
-    composed: dict[str, Composed] = dataclasses.field(default_factory=dict)  # by the identity of the file
+    composed: dict[tuple[str, ...], str] = dataclasses.field(default_factory=dict)
     receipts: dict[str, str] = dataclasses.field(default_factory=dict)
     forgotten: set[str] = dataclasses.field(default_factory=set)
     released: list[Released] = dataclasses.field(default_factory=list)
@@ -68,14 +62,14 @@ class State:
                 if line.shown:
                     self.shown.add(line.entry.id)
             case Compose():
-                self.compose(Composed(line.entry, line.names, is_plain=line.merge == "mean"))
+                self.compose(line.names, line.result if line.merge == "mean" else None)
             case Export():
                 self.exports.append(line.export)
                 self.show(line.export.names)
             case Remove():
                 self.take_out(line, line.added)
                 if line.composed is not None:
-                    self.compose(Composed(line.composed, line.names))
+                    self.compose(line.names, line.composed)
                 self.receipts[line.receipt] = line.receipt_hash
                 self.forgotten |= {*line.forgotten}
             case Discard():
@@ -94,16 +88,17 @@ class State:
         """Takes components out with their compositions, puts others in, and keeps the accounts of those shown."""
         gone = {*line.removed}
         self.components = {name: entry for name, entry in self.components.items() if name not in gone} | {**added}
-        self.composed = {i: composed for i, composed in self.composed.items() if gone.isdisjoint(composed.names)}
+        self.composed = {names: result for names, result in self.composed.items() if gone.isdisjoint(names)}
         self.release(line.released)
 
-    def compose(self, composed: Composed) -> None:
-        """Adds a composition of components that are in the store."""
-        absent = [name for name in composed.names if name not in self.components]
+    def compose(self, names: tuple[str, ...], result: str | None) -> None:
+        """Notes a composition of components that are in the store; result: its fingerprint, if it is plain."""
+        absent = [name for name in names if name not in self.components]
         if absent:
             raise InputError(f"names must be of components that were added before; got {absent[0]}")
-        self.composed[composed.entry.id] = composed
-        self.show(composed.names)
+        if result is not None:
+            self.composed[names] = result
+        self.show(names)
 
     def show(self, names: Iterable[str]) -> None:
         """Notes that those of these components that are in the store were composed or exported."""
@@ -116,10 +111,10 @@ class State:
             self.public |= {*account.public}
 
     def files(self) -> list[tuple[str, Entry]]:
-        """(kind, entry) of all files: components, compositions, and the components' factors."""
-        entries = [("components", entry) for entry in self.components.values()]
-        entries += [("composed", composed.entry) for composed in self.composed.values()]
-        return entries + [("factors", entry.factors) for _, entry in entries if entry.factors is not None]
+        """(kind, entry) of all files: components, and their factors."""
+        entries = [*self.components.values()]
+        factors = [("factors", entry.factors) for entry in entries if entry.factors is not None]
+        return [("components", entry) for entry in entries] + factors
 
 
 def replay(entries: Sequence[dict[str, Any]], before: State | None = None) -> State:

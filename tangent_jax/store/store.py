@@ -17,7 +17,7 @@ from typing import Any
 from tangent_jax.composition.component import Component, Components
 from tangent_jax.composition.compose import SumOfComponents, compose, statistics
 from tangent_jax.composition.kinds import check_beside, check_component, have_own_heads
-from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
+from tangent_jax.composition.merge import MERGES, merge
 from tangent_jax.composition.origin import check_summable
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, check_printable, one_of
@@ -175,23 +175,14 @@ class Store(Disk, Components):
         """
         while True:
             with self.using():
-                before = self.state
-                names = [*self]
-                if not names:
+                summed = self.state.components
+                if not summed:
                     raise InputError(f"{self.root} must hold at least one component; got none")
                 dw = self.sum(how, penalty)
-                cost = self.spent(names)
-            with self.using(change=True):  # held for the files and the line alone, not for the sum
-                if (self.state.components, self.state.released) == (before.components, before.released):
-                    self.commit(
-                        Compose(
-                            names=tuple(names),
-                            privacy=None if cost is None else dataclasses.asdict(cost),
-                            merge=how,
-                            penalty=penalty if how in WEIGHTED else None,
-                            entry=self.write("composed", dw),
-                        )
-                    )
+            result = trees.fingerprint(dw)
+            with self.using(change=True):  # held for the line alone, not for the sum
+                if self.state.components == summed:
+                    self.commit(Compose(names=tuple(self), merge=how, result=result))
                     return dw
 
     def sum(self, how: str = "mean", penalty: float = 1e-3) -> Tree:

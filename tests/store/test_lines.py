@@ -20,12 +20,11 @@ ACCOUNT = Released(privacy=Spent(make_mechanism(3.0, 1e-5), 50, True), examples=
 EXPORT = {"names": ("a",), "path": "/out", "result": "r"}
 WRITTEN = [
     Add(name="a", shown=True, entry=Entry(**{**ENTRY, "factors": ENTRY_OF})),
-    Compose(names=("a",), privacy={"epsilon": 3.0}, merge="inputs", penalty=0.1, entry=ENTRY_OF),
+    Compose(names=("a",), merge="inputs", result="r"),
     Export(export=Exported(**EXPORT)),
     Discard(removed=("a",), released=(ACCOUNT, Released())),
-    Remove(removed=("a",), added={"b": ENTRY_OF}, names=("b",), composed=ENTRY_OF, receipt="0" * 16, receipt_hash="h",
-           forgotten=("f",),
-           released=(ACCOUNT,)),
+    Remove(removed=("a",), added={"b": ENTRY_OF}, names=("b",), composed="r", receipt="0" * 16, receipt_hash="h",
+           forgotten=("f",), released=(ACCOUNT,)),
     Merge(of="o", released=(ACCOUNT,), exports=(Exported(**EXPORT),), showed=("a",)),
 ]  # fmt: skip
 
@@ -43,9 +42,7 @@ BAD_ENTRIES = [
 ]
 HOLDERS = {
     "add": lambda entry: {**ADD, "name": "b", "entry": entry},
-    "compose": lambda entry: {"time": TIME, "op": "compose", "names": ["a"], "entry": entry},
     "added": lambda entry: {**REMOVE, "added": {"b": entry}},
-    "composed": lambda entry: {**REMOVE, "names": ["a"], "composed": entry},
 }
 BAD = [(hold(entry), cause) for hold in HOLDERS.values() for entry, cause in BAD_ENTRIES]
 BAD += [({**ADD, "name": name}, "name ") for name in (5, "\x1b[2J", "a\nb", "a\u202eb", "nul\x00", "a/b", " a")]
@@ -56,7 +53,10 @@ BAD += [
     ({**ADD, "temperature": 3}, "got 'temperature'"),
     ({**REMOVE, "receipt": "../x"}, "receipt must be as a store writes it"),
     ({**REMOVE, "receipt_hash": 1}, "receipt_hash of remove must be text"),
-    ({**HOLDERS["compose"](ENTRY), "names": ["b"]}, "names must be of components that were added before; got b"),
+    (
+        {"time": TIME, "op": "compose", "names": ["b"], "result": "r"},
+        "names must be of components that were added before; got b",
+    ),
 ]
 
 

@@ -250,7 +250,7 @@ def test_store_is_not_made_among_others_files(tmp_path):
 def test_only_files_of_its_own_are_swept(tmp_path):
     store = Store(tmp_path / "store")
     store.add("a", part(0), origin(0))
-    for name in ("components/notes.txt", "composed/mine.partial", "receipts/0123456789abcdeg.json", "mine.partial"):
+    for name in ("components/notes.txt", "factors/mine.partial", "receipts/0123456789abcdeg.json", "mine.partial"):
         (tmp_path / "store" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "store" / name).write_text("mine")
     leftover = tmp_path / "store/components" / ("0" * 16 + ".safetensors")
@@ -266,7 +266,7 @@ def lost(*names):
 
 def leave_the_journal(store):
     lost("store.json")(store)
-    for kind in ("components", "composed", "receipts"):
+    for kind in ("components", "receipts"):
         shutil.rmtree(store.root / kind)
 
 

@@ -1,6 +1,6 @@
 """The Flower server: asks contributors, and keeps what they send in a store.
 
-    OUT/store          the store: components, compositions, receipts
+    OUT/store          the store: components, receipts
     OUT/result.json    accuracy, bytes, seconds, and a line for each contributor that is left out
 
 Run again it asks only for what is missing; `remove` takes a contributor or an image out first.
