@@ -77,7 +77,7 @@ class Config(Summed, Training, Optimum):
 
 def main(config: Config) -> None:
     check_flags(config)
-    part = None if config.shard is None else parts.parse_part(config.shard)
+    part = None if config.shard is None else config.part_in("shard")
     most = max(shard_counts(config))
     runs = Runs(command.out_folder(config) / "runs.jsonl")
     settings = {name: searched(config, name, most, runs) for name in config.method if name in TRAINED}

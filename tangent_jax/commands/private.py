@@ -159,14 +159,6 @@ def owners_of(config: Config, dataset: Dataset) -> dict[str, Owner]:
     return whose
 
 
-def own_part(part: str) -> tuple[int, int]:
-    """(I, K) of --part=I/K."""
-    index, _, count = part.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise InputError(f"--part must be I/K with 0 <= I < K; got {part}")
-    return int(index), int(count)
-
-
 def part_of(train: tj.Features, index: int, count: int) -> tj.Features:
     """The images of one part by content identifier or by owner: a unit's part does not depend on the others."""
     identifiers = [i for i, _ in train.examples] if train.owners is None else [*map(identity, train.owners)]
@@ -332,7 +324,7 @@ def check_flags(config: Config) -> None:
     if config.plan and config.part:
         raise InputError("--plan must be without --part; got both")
     if config.part:
-        own_part(config.part)
+        config.part_in("part")
 
 
 def main(config: Config) -> None:
@@ -353,7 +345,7 @@ def main(config: Config) -> None:
     map_ = map_of(config, predict) if config.method in RELEASED else None
     mapped = predict if map_ is None else map_.predict
     train = train_features(config, mapped, dataset, owners)
-    train = part_of(train, *own_part(config.part)) if config.part else train
+    train = part_of(train, *config.part_in("part")) if config.part else train
     test = setup.features(config, mapped, dataset.test, "test inputs")
     mechanism = mechanism_of(config, len({*train.owners} if train.owners else train))
     how = f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"

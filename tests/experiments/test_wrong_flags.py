@@ -52,7 +52,7 @@ CASES = [
     ("compose", "--merge=inputs --method=fc", "--merge=inputs needs taft in --method; got fc"),
     ("compose", "--solver=optimum", "--solver=optimum needs --method of tangents and heads; got soup"),
     ("compose", "--sharding=owner", "--owners=CSV must be given with --sharding=owner; got none"),
-    ("compose", "--shard=4/4", "--shard must be I/N with I in 0..N-1; got 4/4"),
+    ("compose", "--shard=4/4", "--shard must be I/N with 0 <= I < N, the number of all parts; got 4/4"),
     ("compose", "--out=s3://b/x", "--out: a path must be one of this machine; got s3://b/x"),
     ("private", "--plan --part=0/2", "--plan must be without --part; got both"),
     ("finetune", "--solver=optimum", "--penalty must be given with --solver=optimum: at its default of 1e-05 no"),
@@ -72,7 +72,7 @@ CASES = [
     # numbers outside their range, or that the data do not allow
     ("private", "--delta=0.01", "--delta must be below 1 / images = 0.0011; got 0.01"),
     ("private", "--canaries=900", "--canaries must be at most 898, one for each image; got 900"),
-    ("private", "--part=1.5/3", "--part must be I/K with 0 <= I < K; got 1.5/3"),
+    ("private", "--part=1.5/3", "--part must be I/N with 0 <= I < N, the number of all parts; got 1.5/3"),
     ("privacy audit", "--repeats=3", "--repeats must be 4 at least without --canaries; got 3"),
     ("removal unlearned", "--removed=180", "--removed must be at most 179, a tenth of 1797 images; got 180"),
     ("removal forget", "--penalty=0", "--penalty must be above 0, for the distance bound; got 0"),

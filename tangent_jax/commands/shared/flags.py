@@ -9,7 +9,7 @@ from urllib.parse import quote
 from absl import flags
 
 from tangent_jax.commands.shared.settings import Settings
-from tangent_jax.commands.shared.table import PRESETS, TABLE
+from tangent_jax.commands.shared.table import PRESETS
 
 F: Any = flags.FLAGS
 SPLITS = ("train", "validation", "test")
@@ -17,7 +17,7 @@ SPLITS = ("train", "validation", "test")
 C = TypeVar("C", bound=Settings)
 
 
-def define(config: type[Settings], table: Mapping[str, partial] = TABLE) -> None:
+def define(config: type[Settings], table: Mapping[str, partial]) -> None:
     """Defines the flags of a Config; the `row` of a field replaces the table's."""
     fields = config.fields()
     for name, field in fields.items():

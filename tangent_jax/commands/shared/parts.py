@@ -7,14 +7,12 @@ the same bits whichever part trains it.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from tangent_jax.commands.shared.shards import Method
-from tangent_jax.core.checks import InputError
 
 
 class Work(NamedTuple):
@@ -24,14 +22,6 @@ class Work(NamedTuple):
     rows: dict[str, np.ndarray]
     title: str
     with_factors: bool = False
-
-
-def parse_part(text: str) -> tuple[int, int]:
-    """(I, N) of --shard=I/N."""
-    given = re.fullmatch(r"(\d+)/(\d+)", text)
-    if given is None or int(given[1]) >= int(given[2]):
-        raise InputError(f"--shard must be I/N with I in 0..N-1; got {text}. N is the number of all parts")
-    return int(given[1]), int(given[2])
 
 
 def train_part(part: tuple[int, int], work: Sequence[Work]) -> None:

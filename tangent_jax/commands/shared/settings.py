@@ -5,6 +5,7 @@ Help text, type and bounds are in the table (table.py). Nothing here, and nothin
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -113,6 +114,14 @@ class Settings:
         if not all(0 < value < float("inf") for value in values):
             raise InputError(f"--{name} must be above 0 and finite; got {','.join(map(str, getattr(self, name)))}")
         return values
+
+    def part_in(self, name: str) -> tuple[int, int]:
+        """(I, N) of a flag that names part I, from 0, of N."""
+        text = getattr(self, name)
+        given = re.fullmatch(r"(\d+)/(\d+)", text)
+        if given is None or int(given[1]) >= int(given[2]):
+            raise InputError(f"--{name} must be I/N with 0 <= I < N, the number of all parts; got {text}")
+        return int(given[1]), int(given[2])
 
     def text(self, name: str) -> str:
         """The value of a flag as the command line has it; true or false for a flag that is on or off."""

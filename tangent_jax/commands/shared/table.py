@@ -266,7 +266,7 @@ TABLE: dict[str, partial] = {
     "noise_seed": flag(
         "integer", "Seed of repeatable noise and samples: NOT private. Unset: entropy.", low=0, high=SEEDS
     ),
-    "part": flag("string", "I/K: only images of part I (from 0) of K, by content (or owner) hash."),
+    "part": flag("string", "I/N: only images of part I (from 0) of N, by content (or owner) hash."),
     "canaries": flag("integer", "Canaries that audit the run; unset: none. They cost a little accuracy.", low=FEWEST),
     "images": flag("integer", "Number of images, drawn at random; unset: all.", low=2),
 }
