@@ -179,7 +179,7 @@ def compose(config: Config, store: tj.Store) -> dict[str, Any]:
             "--dataset"
         )
     dw = store.compose(how=config.merge, penalty=config.merge_penalty)
-    cost = store.spent([*store])
+    cost = store.spent()
     if store.has_own_heads:
         print("components with heads of their own: their bodies are composed, without heads", file=sys.stderr)
     if cost is not None:
@@ -300,7 +300,7 @@ def export_all(config: Config, store: tj.Store) -> dict[str, Any]:
     released = store.release(to, dw)
     if [*store] != names:
         raise InputError(f"the store {store.root} was changed while it was exported. Try again")
-    cost = store.spent(names)
+    cost = store.spent()
     fingerprint = trees.fingerprint(dw)
     spent = None if cost is None else dataclasses.asdict(cost)
     removed = {"examples": len(store.state.forgotten), "receipts": store.state.receipts}

@@ -83,7 +83,7 @@ class Disk:
         """Writes marker and journal of a new store, in an empty folder."""
         begun = {*MARKS, "lock", *(f"{name}.partial" for name in MARKS)}
         present = [*self.root.iterdir()] if self.root.is_dir() else []
-        other = [p for p in present if p.name not in begun or (p == self.journal.path and p.stat().st_size)]
+        other = [p for p in present if p.name not in begun or (p == self.journal.path and p.lstat().st_size)]
         if other and not is_store(self.root):
             raise InputError(
                 f"{self.root} must be a store, or an empty folder; it holds {', '.join(p.name for p in other[:3])}. "

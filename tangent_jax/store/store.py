@@ -91,9 +91,9 @@ class Store(Disk, Components):
             raise InputError(f"{self.root} holds no component {name}")
         return self.file("components", self.state.components[name])
 
-    def spent(self, names: Sequence[str]) -> PrivacyCost | None:
-        """The privacy cost of components together, and of removed ones (accounts.py); None if one has no account."""
-        return spent_by([self.provenance(name) for name in names], self.state, self.key)
+    def spent(self) -> PrivacyCost | None:
+        """The privacy cost of all components, and of removed ones (accounts.py); None if one has no account."""
+        return spent_by([self.provenance(name) for name in self], self.state, self.key)
 
     # Changing
 

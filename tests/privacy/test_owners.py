@@ -263,14 +263,14 @@ def test_store_composes_over_owners(tmp_path):
     store = Store(tmp_path / "store")
     store.add("a and b", {"kernel": np.ones(2, np.float32)}, component("ab"))
     store.add("c", {"kernel": np.full(2, 2, np.float32)}, component("c"))
-    assert abs(store.spent([*store]).epsilon - 3) < 1e-6  # no owner is in both
+    assert abs(store.spent().epsilon - 3) < 1e-6  # no owner is in both
     with pytest.raises(InputError, match="accounts must be of the unit owner; got example"):
         store.add("images", {"kernel": np.zeros(2, np.float32)}, component("d", "example"))
     with pytest.raises(InputError, match="the owner of every example of an owners' account; got none of"):
         store.add("unknown", {"kernel": np.zeros(2, np.float32)}, component("d", known=False))
     store.add("b again", {"kernel": np.full(2, 3, np.float32)}, component("bef"))  # by other images
-    assert 4 < store.spent([*store]).epsilon < 6
-    assert store.spent([*store]).neighbouring == "add-or-remove-one-owner"
+    assert 4 < store.spent().epsilon < 6
+    assert store.spent().neighbouring == "add-or-remove-one-owner"
     store.compose()
     store.discard(["a and b"])
-    assert 4 < store.spent([*store]).epsilon < 6  # what left cannot be called back
+    assert 4 < store.spent().epsilon < 6  # what left cannot be called back

@@ -133,7 +133,7 @@ def use(root):
         made = attempt(lambda name=name: store.provenance(name))
         said += [] if made is None else [*made.classes, *(n for _, n in made.data.examples), *made.data.owners.values()]
         attempt(lambda name=name: store[name])
-    for look in (lambda: verify(store), lambda: store.spent([*store]), lambda: store.sum("mean")):
+    for look in (lambda: verify(store), lambda: store.spent(), lambda: store.sum("mean")):
         attempt(look)
     for receipt in root.glob("receipts/*"):
         attempt(lambda receipt=receipt: verify_receipt(store, receipt))
@@ -215,7 +215,7 @@ def test_reading_a_store_writes_nothing(tmp_path):
     assert [*store] == ["shard 0", "shard 2"]
     assert len(verify(store)) == 3
     store.sum("mean")
-    store.spent([*store])
+    store.spent()
     for name in store:
         store.provenance(name)
     plan = plan_removal(store, names=["shard 0"])
@@ -287,8 +287,8 @@ def test_one_owner_spelled_two_ways_is_one_owner(tmp_path, spelling):
     same = Store(tmp_path / "same")
     same.add("one", part(0), private(["alice"]))
     same.add("two", part(1), private(["alice"]))
-    assert store.spent([*store]) == same.spent([*same])
-    assert store.spent([*store]).epsilon > 4
+    assert store.spent() == same.spent()
+    assert store.spent().epsilon > 4
     for word in ("alice", spelling):
         assert {*plan_removal(store, owner=word).components} == {"one", "two"}
     batches = Batches(np.zeros((2, 3)), np.zeros(2, int), owners=["alice", spelling])
@@ -324,17 +324,17 @@ def test_merged_store_keeps_exports(tmp_path):
     for s, name in enumerate(("goes", "stays")):
         other.add(name, part(s), private(["alice", f"only {s}"]))
     other.release(tmp_path / "first", other.sum())
-    alone = other.spent([*other])
+    alone = other.spent()
     assert alone.epsilon > 4  # alice saw both
     add_all(here, other)
-    assert here.spent([*here]) == alone
+    assert here.spent() == alone
     lines = len(here.journal.entries)
     add_all(here, other)
-    assert (here.spent([*here]), len(here.journal.entries)) == (alone, lines)
+    assert (here.spent(), len(here.journal.entries)) == (alone, lines)
     here.discard(["goes"])  # shown by the other store alone
-    assert here.spent(["stays"]) == alone
+    assert here.spent() == alone
     here.add("new", part(2), private(["alice"]))
-    assert here.spent([*here]).epsilon > alone.epsilon
+    assert here.spent().epsilon > alone.epsilon
     receipt = remove(here, plan_removal(here, names=["stays"]))
     assert Trace("export", str(tmp_path / "first")) in receipt.not_reached
 

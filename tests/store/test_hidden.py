@@ -151,4 +151,4 @@ def test_replaced_shown_private_stays_apart(tmp_path, changes):
     for lines in (3, 3):  # again, nothing is added
         add_all(here, other)
         assert len(here.journal.entries) == lines
-    assert here.spent([*here]) is None  # one without an account was shown
+    assert here.spent() is None  # one without an account was shown

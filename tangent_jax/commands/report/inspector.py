@@ -138,7 +138,7 @@ def cost_of(store: tj.Store, origins: Mapping[str, tj.store.Provenance]) -> tupl
     if None in [account.privacy for account in store.state.released]:
         return None, "a component without an account was composed or exported before it was removed"
     try:
-        cost = store.spent([*store])
+        cost = store.spent()
         return cost, "" if cost else "the store is empty"
     except InputError as error:
         return None, str(error)
