@@ -36,9 +36,8 @@ from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.rows import Rows, by_name
 from tangent_jax.data.sources import SUFFIXES, existing_path, place_of_file, read_file
 from tangent_jax.data.splits import NO, SPELLINGS, YES, split_of_flag
-from tangent_jax.io.git_lfs import is_pointer, pointer_error
 from tangent_jax.io.paths import Place, names_below
-from tangent_jax.io.records import MARKS, first_names, parse_json, short
+from tangent_jax.io.records import first_names, parse_json, read_text, short
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 BUCKET = re.compile(r"[A-Za-z0-9]+://[^/]*/")
@@ -110,7 +109,7 @@ def csv_file(where: str) -> Rows:
 
 def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
     """The table of a CSV; notes columns that are not divided by commas. `wanted`: names of columns."""
-    lines = [*io.StringIO(read_csv_text(path), newline="")]
+    lines = [*io.StringIO(read_text(path), newline="")]
     stated = re.fullmatch(r'"?sep=(.)"?', lines[0].strip("\r\n"), re.IGNORECASE) if lines else None  # Excel's own line
     skipped = 1 if stated else 0
     first = next((line for line in lines[skipped:] if line.strip()), "")
@@ -163,22 +162,6 @@ def flat(value: Any, name: str = "") -> dict[str, str]:
             cells |= flat(inner, f"{name}.{key}" if name else key)
         return cells
     return {name: "" if value is None else value if isinstance(value, str) else json.dumps(value)}
-
-
-def read_csv_text(path: Place) -> str:
-    """The text of a CSV; InputError saying how to save a file of another encoding."""
-    content = path.read_bytes()
-    if is_pointer(content):
-        raise pointer_error(path)
-    encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
-    must = f"{path} must be text in UTF-8, or in UTF-16 with its mark; save it so (in Excel: CSV UTF-8)"
-    try:
-        text = content.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise InputError(must) from error
-    if "\0" in text:
-        raise InputError(must)
-    return text
 
 
 def as_separator(text: str) -> str:

@@ -4,6 +4,7 @@ A dataclass describes a record; `convert` builds it from JSON, or names the fiel
 """
 
 import codecs
+import contextlib
 import dataclasses
 import json
 import sys
@@ -15,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import fingerprint
+from tangent_jax.io.git_lfs import is_pointer, pointer_error
 from tangent_jax.io.paths import Place
 
 UNIONS = (Union, types.UnionType)
@@ -33,12 +35,15 @@ def read_text(path: Place) -> str:
 
 
 def as_text(content: bytes, where: object) -> str:
-    """The bytes as text; `where` names them in an error."""
+    """The bytes as text; `where` names them in an error, also if they are a pointer of Git LFS."""
+    if is_pointer(content):
+        raise pointer_error(where)
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
-    try:
-        return content.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where} must be text in UTF-8; it is damaged or of another encoding") from error
+    with contextlib.suppress(UnicodeDecodeError):
+        text = content.decode(encoding)
+        if "\0" not in text:  # as UTF-16 without its mark has
+            return text
+    raise InputError(f"{where} must be text in UTF-8, or in UTF-16 with its mark; save it so (in Excel: CSV UTF-8)")
 
 
 def read_lines(path: Place) -> list[str]:
