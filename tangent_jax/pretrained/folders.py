@@ -120,8 +120,8 @@ def of_adapter(path: Path) -> InputError:
     )
 
 
-def read_shards(index: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Returns (tensors by name, metadata) of all files that an index names, as `read_tensors` does.
+def read_shards(index: Path) -> dict[str, np.ndarray]:
+    """Returns the tensors, by name, of all files that an index names.
 
     Raises:
         InputError: A name that is not a file next to the index, a missing file, a tensor that is missing from its file,
@@ -131,7 +131,10 @@ def read_shards(index: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     found_in: dict[str, str] = {}
     places = shards_of(index)
     for name in dict.fromkeys(places.values()):
-        inner, _ = read_tensors(shard_path(index, name), whole_numbers=True)
+        path = index.parent / name
+        if not path.exists():
+            raise InputError(f"{path} must exist, since {index.name} names it; it does not. Fetch it, too")
+        inner, _ = read_tensors(path, whole_numbers=True)
         for tensor in inner.keys() & tensors.keys():
             raise InputError(f"a tensor must be in one file; {tensor} is in {found_in[tensor]} and {name} of {index}")
         tensors |= inner
@@ -139,35 +142,17 @@ def read_shards(index: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     for tensor, name in places.items():
         if found_in.get(tensor) != name:
             raise InputError(f"{name} must hold {tensor}, as {index} says; it does not. Fetch both again")
-    return tensors, {}
+    return tensors
 
 
 def shards_of(index: Path) -> dict[str, str]:
-    """The file of each tensor, by name."""
+    """The file of each tensor, by name; InputError for a name that is not a file of safetensors beside the index."""
     where = f"weight_map of {index}"
     given = parse_json(index.read_bytes(), index).get("weight_map")
     places: dict[str, str] = convert(dict[str, str], given, where)
     if not places:
         raise InputError(f"{where} must name tensors; it has none")
+    for name in places.values():
+        if not name.endswith(".safetensors") or {"/", "\\", "\0"} & {*name}:
+            raise InputError(f"{index} must name files of safetensors beside it; got {name!r}")
     return places
-
-
-def shard_path(index: Path, name: str) -> Path:
-    """The path of a file that an index names: beside it, or where the hub's cache keeps the same repository's files."""
-    check_shard_name(index, name)
-    path = index.parent / name
-    if not path.exists():
-        raise InputError(f"{path} must exist, since {index.name} names it; it does not. Fetch it, too")
-    folder = index.parent.resolve()
-    kept = [folder]
-    if folder.parent.name == "snapshots":  # of the hub's cache, whose files are links
-        kept.append(folder.parent.parent / "blobs")
-    if path.resolve().parent not in kept:
-        raise InputError(f"{path} must be a file beside {index.name}; it is a link out of its folder")
-    return path
-
-
-def check_shard_name(index: Path, name: str) -> None:
-    """Raises InputError for a name in an index that is not a file of safetensors next to it."""
-    if not name.endswith(".safetensors") or {"/", "\\", "\0"} & {*name}:
-        raise InputError(f"{index} must name files of safetensors beside it; got {name!r}")

@@ -41,7 +41,6 @@ from tangent_jax.pretrained.folders import (
     SHARDS,
     WEIGHTS,
     check_format,
-    check_shard_name,
     read_shards,
     shards_of,
     weights_in,
@@ -192,13 +191,10 @@ def class_names(model: Model, file: Tensors) -> tuple[str, ...]:
 
 def read_safetensors(path: Path) -> Tensors:
     """Reads the file, or all files of an index, and the JSON beside it."""
-    whole_numbers = True  # of parts that are left out
-    check_no_pointer(path)
-    tensors, metadata = read_shards(path) if path.name == INDEX else read_tensors(path, whole_numbers)
+    # whole numbers are of parts that are left out
+    tensors, metadata = (read_shards(path), {}) if path.name == INDEX else read_tensors(path, whole_numbers=True)
     sidecars = {name: path.with_name(f"{name}.json") for name in BESIDE}
     sidecars = {name: side for name, side in sidecars.items() if side.exists()}
-    for side in sidecars.values():
-        check_no_pointer(side)
     beside = {name: parse_json(side.read_bytes(), side) for name, side in sidecars.items()}
     if "config" in beside:
         beside["config"] = with_pretrained_cfg(beside["config"])
@@ -272,10 +268,7 @@ def fetched(url: str) -> Path:
     index = local if local.name == INDEX else local / INDEX
     if not index.is_file() or (local / WEIGHTS).exists():
         return local
-    shards = {*shards_of(index).values()}
-    for name in shards:
-        check_shard_name(index, name)
-    return paths.local_copy(url, (*names, *sorted(shards)))
+    return paths.local_copy(url, (*names, *sorted({*shards_of(index).values()})))
 
 
 # Architectures by name

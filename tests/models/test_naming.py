@@ -322,23 +322,6 @@ def test_wrong_index_is_refused(tmp_path, change, match):
         load(sharded(tmp_path, change))
 
 
-def test_shard_may_link_within_hub_cache(tmp_path):
-    inner, outside = tmp_path / "inner", tmp_path / "outside.safetensors"
-    inner.mkdir()
-    sharded(inner)
-    (inner / SECOND).rename(outside)
-    (inner / SECOND).symlink_to(outside)
-    with pytest.raises(InputError, match=r"it is a link out of its folder"):
-        load(inner)
-    kept = tmp_path / "models--a--b"
-    (kept / "snapshots").mkdir(parents=True)
-    (kept / "blobs").mkdir()
-    inner = inner.rename(kept / "snapshots" / "0123")
-    (inner / SECOND).unlink()
-    (inner / SECOND).symlink_to(outside.rename(kept / "blobs" / "4567"))
-    assert_rel_close(load(inner).w, model()[1])
-
-
 @pytest.mark.parametrize(
     ("names", "match"),
     [
