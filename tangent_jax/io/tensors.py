@@ -37,7 +37,6 @@ WHOLE_NUMBERS = {
     "U64": np.uint64,
     "I64": np.int64,
 }
-COUNTERS = ("num_batches_tracked", "position_ids")  # torch's counters: whole numbers that no network reads
 MOST_HEADER = 100_000_000  # bytes: safetensors' own limit
 LONG = 1 << 20  # characters of a text in the header
 MOST_TEXT = 4 << 30  # bytes of a text: the memory that a file from another party may take
@@ -107,7 +106,7 @@ def read_header(path: Path, whole_numbers: bool = False) -> tuple[dict[str, Entr
 
 def check_dtype(path: Path, name: str, dtype: str, whole_numbers: bool) -> None:
     """Raises InputError for a tensor of a dtype that is not read."""
-    choices = {**DTYPES, **WHOLE_NUMBERS} if whole_numbers or name.endswith(COUNTERS) else DTYPES
+    choices = {**DTYPES, **WHOLE_NUMBERS} if whole_numbers else DTYPES
     if name.startswith(TEXT):
         choices = {"U8": np.uint8}
     if dtype not in choices:
@@ -128,10 +127,10 @@ def read_texts(path: Path, texts: Mapping[str, Entry], start: int) -> dict[str, 
 
 
 def read_tensors(path: Path, whole_numbers: bool = False) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Returns (tensors by name, metadata); the tensors are read-only memory maps; torch's counters are left out.
+    """Returns (tensors by name, metadata); the tensors are read-only memory maps.
 
     Args:
-        whole_numbers: Keeps tensors of whole numbers and Booleans, counters among them, which otherwise raise.
+        whole_numbers: Keeps tensors of whole numbers and Booleans, which otherwise raise.
 
     Raises:
         InputError: A file that is missing, cut short, or holds other numbers than floats.
@@ -143,8 +142,8 @@ def read_tensors(path: Path, whole_numbers: bool = False) -> tuple[dict[str, np.
     except OSError as error:
         raise InputError(f"{path} must be a safetensors file; got {error.strerror or error}") from error
     dtypes = {**DTYPES, **WHOLE_NUMBERS}
-    tensors = {}
-    for name, entry in entries.items():
-        if whole_numbers or not name.endswith(COUNTERS):
-            tensors[name] = content[entry.begin : entry.end].view(dtypes[entry.dtype]).reshape(entry.shape)
+    tensors = {
+        name: content[entry.begin : entry.end].view(dtypes[entry.dtype]).reshape(entry.shape)
+        for name, entry in entries.items()
+    }
     return tensors, metadata
