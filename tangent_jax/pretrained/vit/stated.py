@@ -27,10 +27,12 @@ from tangent_jax.pretrained.vit.open_clip import timm_name
 
 SHOWN = ("patch_size", "embed_dim", "depth", "mlp_ratio", "class_token", "reg_tokens", "num_reg_tokens", "fc_norm")
 SHOWN += ("init_values", "qkv_bias", "qkv_fused", "proj_bias", "pre_norm", "num_classes", "in_chans", "use_fc_norm")
-"""Arguments of timm's models that the tensors show; those of SAME are compared with the tensors."""
-SAME = {"embed_dim": "width", "depth": "depth", "num_classes": "classes", "class_token": "class_token"}
-SAME |= {"reg_tokens": "registers", "num_reg_tokens": "registers", "pre_norm": "pre_norm", "patch_size": "patch_size"}
-"""Arguments that are fields of a configuration."""
+"""Arguments of timm's models that the tensors show; those of STATED are compared with the tensors."""
+STATED = {"embed_dim": "width", "depth": "depth", "num_classes": "classes", "class_token": "class_token"}
+STATED |= {"reg_tokens": "registers", "num_reg_tokens": "registers", "pre_norm": "pre_norm", "patch_size": "patch_size"}
+STATED |= {"hidden_size": "width", "num_hidden_layers": "depth", "intermediate_size": "mlp_width"}
+STATED |= {"num_register_tokens": "registers", "use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
+"""Fields of config.json, and of its model_args, that the tensors decide, and our names: timm's, then Hugging Face's."""
 TRAINING = ("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate")
 TRAINING += ("weight_init", "fix_init", "dynamic_img_size", "pos_embed_interp")
 """Arguments of timm's models for training or other image sizes only."""
@@ -92,16 +94,14 @@ def overridden(args: Mapping[str, Any], where: str) -> dict[str, Any]:
     return changed | ({"class_position": not args["no_embed_class"]} if "no_embed_class" in args else {})
 
 
-def check_timm(config: ViTConfig, file: Tensors) -> None:
-    """Raises InputError naming a statement of timm's config.json that the tensors contradict."""
-    said = file.beside.get("config", {})
-    args = said.get("model_args") or {}
-    classes = {"num_classes": said["num_classes"]} if said.get("num_classes") is not None else {}
-    for theirs, value in (classes | args).items():
-        value = value[0] if theirs == "patch_size" and isinstance(value, list) and {*value} == {*value[:1]} else value
-        own = getattr(config, SAME[theirs]) if theirs in SAME else value
+def check_stated(config: ViTConfig, file: Tensors) -> None:
+    """Raises InputError naming a field of config.json, or of its model_args, that the tensors contradict."""
+    fields = file.beside.get("config", {})
+    said = fields | (fields.get("model_args") or {})
+    for theirs, ours in STATED.items():
+        value, own = said.get(theirs), getattr(config, ours)
         is_headless = theirs == "num_classes" and not own  # features only: the head may be missing
-        if not (value is None or value == own or is_headless):
+        if value not in (None, own, [own, own]) and not is_headless:  # timm's patch_size may be a pair
             raise InputError(f"{theirs} of {file.path} must be {value}, as config.json says; got {own} by its tensors")
 
 
@@ -170,16 +170,10 @@ def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
     """The model_type in config.json, one of `types`: those whose tensors have such names.
 
     Raises:
-        InputError: Without a config.json that states the number of heads, unless the caller names an architecture; for
-            another type, and for an unsupported field.
+        InputError: Another type, and an unsupported field.
     """
     where, config = f"config.json beside {file.path}", file.beside.get("config", {})
     kind = config.get("model_type")
-    if not ("num_attention_heads" in config or kind in DEFAULT_HEADS or file.architecture is not None):
-        raise InputError(
-            f"{where} must say num_attention_heads; it does not. Put its config.json beside it, or say "
-            "architecture=NAME"
-        )
     if not (kind is None or kind in types):
         raise InputError(f"model_type in {where} must be one of {', '.join(types)}; got {kind}")
     check_supported(config, where)

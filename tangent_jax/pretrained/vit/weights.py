@@ -45,7 +45,7 @@ from tangent_jax.pretrained.vit.stated import (
     TOWERS,
     WHOLES,
     check_hugging_face,
-    check_timm,
+    check_stated,
     of_timm,
     pool_of,
     tower_of,
@@ -72,12 +72,6 @@ class Beside:
     rope_theta: float | None = None
     rope_parameters: dict[str, Any] | None = None
     hidden_size: int | None = None
-    num_hidden_layers: int | None = None
-    intermediate_size: int | None = None
-    patch_size: int | None = None
-    num_register_tokens: int | None = None
-    use_swiglu_ffn: bool | None = None
-    use_gated_mlp: bool | None = None
 
 
 TORCHVISION_HEADS = {
@@ -91,10 +85,6 @@ TORCHVISION_HEADS = {
 B_16, L_16, H_14 = (768, 12, 3072, 16), (1024, 24, 4096, 16), (1280, 32, 5120, 14)
 SWAG = ((B_16, 384), (L_16, 512), (H_14, 518), (H_14, 224))
 """Sizes and images of torchvision's weights that only SWAG's have."""
-STATED = {"hidden_size": "width", "num_hidden_layers": "depth", "intermediate_size": "mlp_width"}
-STATED |= {"patch_size": "patch_size", "num_register_tokens": "registers"}
-STATED |= {"use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
-"""Fields of config.json that the tensors decide, and our names."""
 
 
 def from_timm(file: Tensors) -> Pretrained:
@@ -432,7 +422,7 @@ def build(flat: Flat, file: Tensors, known: dict[str, Any], images: Images, is_o
     known = {name: value for name, value in known.items() if value is not None}
     config = infer(flat, file, known, images.size)
     check_stated(config, file)
-    check_timm(config, file)
+    check_positions(config, file)
     reshaped = ("/attention/", "class_token", "position_embedding", "registers", "query_token")
     model = VisionTransformer(config, images.preprocessing)
     pretrained = assemble(model, flat, file.path, OPTIONAL_BIASES, reshaped)
@@ -453,13 +443,9 @@ def in_pixels(image_size: ImageSize) -> str:
     return f"{height} x {width} pixels"
 
 
-def check_stated(config: ViTConfig, file: Tensors) -> None:
-    """Raises InputError naming a field of config.json that the tensors contradict."""
+def check_positions(config: ViTConfig, file: Tensors) -> None:
+    """Raises InputError for positions of another kind or image size than config.json says."""
     beside, where = file.config(Beside), f"in {file.path}"
-    for theirs, ours in STATED.items():
-        said, value = getattr(beside, theirs), getattr(config, ours)
-        if not (said is None or said == value):
-            raise InputError(f"{theirs} must be {said}, as config.json says; got {ours} {value} {where}")
     rotary, is_stated = config.positions == "rotary", beside.rope_theta is not None
     stated = "state" if rotary else "not state"
     if not (is_stated == rotary or (rotary and beside.hidden_size is None)):
