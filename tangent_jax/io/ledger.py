@@ -27,7 +27,7 @@ from tangent_jax.io.records import convert, read_sealed, seal_fields
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.run import History
 
-SAVE_SECONDS = 1.0
+SAVE_SECONDS = 1.0  # between checkpoints: a kill loses the steps since, though they are paid
 ADVICE = "Count this run as spent, and choose another folder"
 
 
@@ -49,9 +49,6 @@ class Content:
 class Ledger:
     """Keeps the ledger and the checkpoints of one private run in a folder, from which the same run resumes.
 
-    Attributes:
-        seconds: Between checkpoints: a kill loses the steps since, though they are paid.
-
     >>> mechanism, ledger = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5), tj.Ledger(demo.folder() / "run")
     >>> fitted = tj.fit_private(demo.predict, demo.train, mechanism=mechanism, ledger=ledger)
     >>> sorted(path.name for path in ledger.folder.iterdir() if path.is_file())
@@ -59,7 +56,6 @@ class Ledger:
     """
 
     folder: str | os.PathLike
-    seconds: float = SAVE_SECONDS
 
     @contextmanager
     def open(self, run: str, spent: Spent) -> "Iterator[Account]":
@@ -74,7 +70,7 @@ class Ledger:
         root = expand_path(self.folder)
         with ExitStack() as held:
             lock = hosts.in_writer(lambda: held.enter_context(hold_lock(root / "ledger.lock", wait=False)))
-            yield Account(root, spent, Saver(root, run, self.seconds), lock)
+            yield Account(root, spent, Saver(root, run, SAVE_SECONDS), lock)
 
 
 class Account:

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.io import ledger
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.privacy import train as module
@@ -25,10 +26,10 @@ def linear(dw, x):
     return x @ dw["kernel"]
 
 
-def train(folder, steps=5, seed=None, seconds=1.0, **changes):
-    ledger = None if folder is None else Ledger(folder, seconds)
+def train(folder, steps=5, seed=None, **changes):
+    options = {} if folder is None else {"ledger": Ledger(folder)}
     data, mechanism = Batches(X, Y), make_mechanism(3.0, 1e-5, steps)
-    return fit_private(linear, data, mechanism=mechanism, start=START, seed=seed, ledger=ledger, **changes)
+    return fit_private(linear, data, mechanism=mechanism, start=START, seed=seed, **options, **changes)
 
 
 def interrupted(folder, monkeypatch, after=3, **changes):
@@ -43,8 +44,9 @@ def interrupted(folder, monkeypatch, after=3, **changes):
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "take_step", step)
+        patch.setattr(ledger, "SAVE_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
-            train(folder, seconds=0.0, **changes)
+            train(folder, **changes)
 
 
 def edit(path, **changes):
@@ -148,8 +150,9 @@ def test_deleted_lock_stops_before_payment(tmp_path, monkeypatch):
     def delete(row, dw):
         (tmp_path / "ledger.lock").unlink()
 
+    monkeypatch.setattr(ledger, "SAVE_SECONDS", 1e9)
     with pytest.raises(InputError, match="deleted while it was held"):
-        train(tmp_path, seconds=1e9, on_step=delete)
+        train(tmp_path, on_step=delete)
     assert json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps_paid"] == 1
 
 

@@ -19,6 +19,7 @@ from scipy import stats
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual
+from tangent_jax.io import ledger
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy import train as module
@@ -245,8 +246,9 @@ def test_step_is_paid_before_taken(tmp_path, monkeypatch):
         return real(*arguments, **options)
 
     monkeypatch.setattr(module, "take_step", step)
+    monkeypatch.setattr(ledger, "SAVE_SECONDS", 0.0)
     options = {
-        "ledger": Ledger(tmp_path, seconds=0.0),
+        "ledger": Ledger(tmp_path),
         "on_step": lambda row, dw: {"largest": float(jnp.abs(dw["kernel"]).max())},
     }
     with pytest.raises(KeyboardInterrupt):
