@@ -50,7 +50,6 @@ FORMATS = (
     Format(("*.onnx",), "ONNX, a program without the names of weights", "Take the weights that it was made of"),
 )
 """Formats that are not read, the easiest to convert first."""
-ADAPTERS = "adapter_model.*"
 ADAPTER_CONFIG = "adapter_config.json"
 OF_TRAINING = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*", "random_states_*")
 """Files that a training of transformers or accelerate leaves beside weights."""
@@ -70,9 +69,6 @@ def weights_in(folder: Path) -> Path:
     names = sorted(path.name for path in folder.iterdir())
     names += sorted(str(path.relative_to(folder)) for path in folder.glob("pytorch_model_fsdp*/*.distcp"))
     files = [name for name in names if name.endswith(".safetensors")]
-    adapters = fnmatch.filter(names, ADAPTERS)
-    if adapters:
-        raise of_adapter(folder / adapters[0])
     if len(files) == 1:
         return folder / files[0]
     if files:
@@ -80,10 +76,9 @@ def weights_in(folder: Path) -> Path:
             f"{folder} must hold {WEIGHTS}, or {INDEX}, which says which files are parts of one model; it has "
             f"{len(files)} files, such as {', '.join(files[:3])}. Pass the path of one, or fetch the index too"
         )
-    others = {name: format_of(name) for name in names if not is_of_training(name)}
     for kind in FORMATS:
         for name in names:
-            if others.get(name) is kind:
+            if format_of(name) is kind:
                 raise InputError(f"{folder} must hold {WEIGHTS}; it has {name}, which is {kind.title}. {kind.remedy}")
     raise InputError(
         f"{folder} must hold {WEIGHTS}; it has {', '.join(names[:5]) or 'no file'}. Pass the folder of the weights"
@@ -92,8 +87,6 @@ def weights_in(folder: Path) -> Path:
 
 def check_format(path: Path) -> None:
     """Raises InputError for a file that is neither .npz nor .safetensors, nor the index of some."""
-    if fnmatch.fnmatch(path.name, ADAPTERS):
-        raise of_adapter(path)
     if path.suffix in (".npz", ".safetensors") or path.name == INDEX:
         return
     kind = format_of(path.name)
@@ -102,22 +95,11 @@ def check_format(path: Path) -> None:
 
 
 def format_of(name: str) -> Format | None:
-    """The other format of a file of this name; None for a file without weights."""
+    """The other format of a file of this name; None for a file without weights, such as the state of a training."""
     last = name.rpartition("/")[2].lower()
+    if any(fnmatch.fnmatch(last, pattern) for pattern in OF_TRAINING):
+        return None
     return next((kind for kind in FORMATS if any(fnmatch.fnmatch(last, pattern) for pattern in kind.patterns)), None)
-
-
-def is_of_training(name: str) -> bool:
-    """True for a file of a training's state, which holds no weights."""
-    return any(fnmatch.fnmatch(name, pattern) for pattern in OF_TRAINING)
-
-
-def of_adapter(path: Path) -> InputError:
-    """The error of a PEFT adapter instead of a model."""
-    return InputError(
-        f"weights must be those of a whole model; {path} is an adapter of PEFT, which changes one. Merge it by "
-        "peft: PeftModel.from_pretrained(model, folder).merge_and_unload().save_pretrained(new_folder)"
-    )
 
 
 def read_shards(index: Path) -> dict[str, np.ndarray]:

@@ -342,7 +342,6 @@ def test_wrong_index_is_refused(tmp_path, change, match):
             "it has _METADATA, which is a part of Orbax's format. Convert",
         ),
         (["a.safetensors", "b.safetensors"], "it has 2 files, such as a.safetensors, b.safetensors"),
-        (["adapter_model.safetensors", "adapter_config.json"], "is an adapter of PEFT"),
         (["README.md"], "must hold model.safetensors; it has README.md"),
     ],
 )
