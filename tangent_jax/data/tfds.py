@@ -33,7 +33,6 @@ from tangent_jax.io.records import first_names, parse_json
 TFDS_CLASSES = "tensorflow_datasets."
 NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(/(?P<config>[\w+.-]+))?(:(?P<version>(\d+|\*)(\.(\d+|\*)){2}))?")
 VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
-READABLE = ("array_record",)
 
 
 def tfds(where: str) -> Rows:
@@ -150,7 +149,7 @@ def check_format(folder: Path) -> None:
     info = parse_json(path.read_bytes(), path)
     others = info.get("alternativeFileFormats")
     formats = [info.get("fileFormat", "tfrecord"), *(others if isinstance(others, list) else [])]
-    if not {*formats} & {*READABLE}:
+    if "array_record" not in formats:
         raise InputError(
             f"a TFDS data set must be prepared as array_record; {folder} is {' and '.join(map(str, formats))}, which"
             " only TensorFlow reads. This adds array_record to it (with tensorflow and apache-beam installed):"

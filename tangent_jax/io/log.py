@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import jax
 
@@ -29,7 +29,6 @@ from tangent_jax.io.packages import import_extra
 from tangent_jax.train.run import Row
 
 
-@runtime_checkable
 class Writer(Protocol):
     """Files or a service that receive the rows of a run."""
 

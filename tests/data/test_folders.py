@@ -136,7 +136,7 @@ MANIFESTS = {
     ),
     "label too high": (
         {"classes": ["x", "y"], "items": [["a.png", "train", 10**30]]},
-        "the class index of a.png must be a whole number in 0..1",
+        "the label of a.png in .* is 10+: none of the 2 classes, x, y",
     ),
 }
 
