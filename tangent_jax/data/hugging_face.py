@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 from tangent_jax.core.checks import InputError
@@ -38,7 +38,6 @@ from tangent_jax.io.packages import import_extra
 from tangent_jax.io.paths import Place, names_below, open_file, stamp_of
 from tangent_jax.io.records import convert, parse_json, read_text
 
-T = TypeVar("T")
 MOST_GROUP = 1 << 30  # the most bytes of images in a row group
 GROUPS = 4  # row groups kept in memory
 SHARD = re.compile(r"(?P<before>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})(?P<hash>(-[0-9a-zA-Z]+)*)\.(parquet|arrow)")
@@ -372,8 +371,8 @@ def names_of(split: str, paths: Sequence[str | None]) -> list[str]:
 
 def row_name(files: tuple[str, ...], ends: list[int], row: int) -> str:
     """The name of a row in an error: its number in its file."""
-    file, row_of_file = row_in_file(files, ends, row)
-    return f"row {row_of_file} of {file}"
+    place, row_of_file = place_of_row(ends, row)
+    return f"row {row_of_file} of {files[place]}"
 
 
 def labels_paths_groups(
@@ -404,31 +403,30 @@ def column_of(file: Place, name: str, field: str = "") -> Any:
         return content.read(columns=[name + field]).column(name)
 
 
-def row_in_file(files: tuple[T, ...], ends: list[int], row: int) -> tuple[T, int]:
-    """The file of a row, and the row's number there; `ends`: one past the last row of each file."""
+def place_of_row(ends: list[int], row: int) -> tuple[int, int]:
+    """The number of the file, or row group, of a row, and the row's number there; `ends`: one past each last row."""
     place = bisect.bisect_right(ends, row)
-    return files[place], row - (ends[place - 1] if place else 0)
+    return place, row - (ends[place - 1] if place else 0)
 
 
 def place_of(files: tuple[Place, ...], ends: list[int], image: str, row: int) -> tuple[Place, str]:
     """The file of a row, and the column and row of its image there."""
-    file, row_of_file = row_in_file(files, ends, row)
-    return file, f"{row_of_file} of {image}"
+    place, row_of_file = place_of_row(ends, row)
+    return files[place], f"{row_of_file} of {image}"
 
 
 def read_row(files: tuple[Place, ...], ends: list[int], image: str, row: int) -> bytes:
     """The encoded image of a row."""
-    file, row_of_file = row_in_file(files, ends, row)
-    return read_whole(file, partial(value_at, image=image, row=row_of_file))
+    place, row_of_file = place_of_row(ends, row)
+    return read_whole(files[place], partial(value_at, image=image, row=row_of_file))
 
 
 def value_at(file: Place, image: str, row: int) -> bytes:
     """The encoded image of a row of a file."""
     if file.suffix == ".parquet":
         with READING:
-            ends = group_ends(file, stamp_of(file))
-            group = bisect.bisect_right(ends, row)
-            value = group_column(file, stamp_of(file), group, image)[row - (ends[group - 1] if group else 0)]
+            group, row_of_group = place_of_row(group_ends(file, stamp_of(file)), row)
+            value = group_column(file, stamp_of(file), group, image)[row_of_group]
     else:
         value = map_column(file, stamp_of(file), image)[row]
     if isinstance(value, arrow().DictionaryScalar):

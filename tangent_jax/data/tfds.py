@@ -58,7 +58,8 @@ def rows_of(package: Any, folder: Path, name: str, chosen: Mapping[str, str]) ->
     """The rows of a version of a data set; images are not decoded by TFDS."""
     builder: Any = package.builder_from_directory(folder)
     features = dict(builder.info.features)
-    stated = stated_of(builder.info, features)
+    supervised = {key for key in builder.info.supervised_keys or () if isinstance(key, str) and key in features}
+    stated = supervised or {"image", "label"} & features.keys()
     columns = [column_of(package, feature, title, stated) for title, feature in features.items()]
     labels = [column for _, column in columns]
     image = choose("image", chosen, [column for column, _ in columns], folder)
@@ -180,13 +181,6 @@ def check_features(path: Path) -> None:
 
 
 # Features
-
-
-def stated_of(info: Any, features: Mapping[str, Any]) -> set[str]:
-    """The features that a data set states for supervised training, or else those named image and label."""
-    keys = info.supervised_keys or ()
-    stated = {key for key in keys if isinstance(key, str) and key in features}
-    return stated or {"image", "label"} & features.keys()
 
 
 def column_of(package: Any, feature: Any, name: str, stated: set[str]) -> tuple[Column, Column]:

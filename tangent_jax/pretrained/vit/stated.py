@@ -141,12 +141,11 @@ def pool_of(file: Tensors, pool: Any) -> str:
 
 # Hugging Face's config.json
 
-DEFAULT_HEADS: dict[str, int] = dict.fromkeys(("siglip_vision_model", "siglip2_vision_model", "clip_vision_model"), 12)
-"""Defaults of Hugging Face's towers, whose config.json, inside that of a whole model, leaves them out."""
 PLAIN = ("vit", "deit", "vit_mae", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers")
 TOWERS = ("siglip_vision_model", "siglip2_vision_model", "clip_vision_model")
 WHOLES = ("siglip", "siglip2", "clip")
 """The model_type of files under each naming of Hugging Face's: ViTs, vision towers, whole models with a tower."""
+DEFAULT_HEADS = 12  # of TOWERS, whose config.json, inside that of a whole model, leaves them out
 
 
 VIT = Published("ViTImageProcessor", Preprocessing(crop=1.0, interpolation="bilinear", resize="exact"))

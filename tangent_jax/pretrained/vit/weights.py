@@ -75,14 +75,11 @@ class Beside:
 
 
 TORCHVISION_HEADS = {
-    (768, 12, 3072, 16): 12,
-    (768, 12, 3072, 32): 12,
-    (1024, 24, 4096, 16): 16,
-    (1024, 24, 4096, 32): 16,
-    (1280, 32, 5120, 14): 16,
+    (config.width, config.depth, config.mlp_width, config.patch_size): config.heads
+    for config in map(vit_config, ("B/16", "B/32", "L/16", "L/32", "H/14"))
 }
 """The heads of torchvision's ViTs, by width, depth, MLP and patch size."""
-B_16, L_16, H_14 = (768, 12, 3072, 16), (1024, 24, 4096, 16), (1280, 32, 5120, 14)
+B_16, _, L_16, _, H_14 = TORCHVISION_HEADS
 SWAG = ((B_16, 384), (L_16, 512), (H_14, 518), (H_14, 224))
 """Sizes and images of torchvision's weights that only SWAG's have."""
 
@@ -315,7 +312,7 @@ def read_fields(file: Tensors) -> dict[str, Any]:
     """The fields of a configuration that config.json states and the tensors do not show."""
     config: Beside = file.config(Beside)
     act = ACTIVATIONS.get(config.hidden_act or "", config.hidden_act)
-    heads = config.num_attention_heads or DEFAULT_HEADS.get(config.model_type or "")
+    heads = config.num_attention_heads or (DEFAULT_HEADS if config.model_type in TOWERS else None)
     eps = config.layer_norm_eps
     if file.architecture is not None and file.architecture in FAMILY.architectures:
         named = vit_config(file.architecture)
