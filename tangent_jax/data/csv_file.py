@@ -86,7 +86,7 @@ def csv_file(where: str) -> Rows:
     if all(re.fullmatch(r"-?[0-9]+,0+|", label) for label in labels):  # 1,0 of a language with decimal commas
         labels = [label.replace(",", ".") for label in labels]
     splits = read_splits(table, wanted["split"]) if "split" in wanted else [""] * len(files)
-    groups = as_groups(table.column(wanted["group"])) if "group" in wanted else [None] * len(files)
+    groups = as_groups(table.column(wanted["group"])) if "group" in wanted else None
 
     used = [i for i, file in enumerate(files) if file]
     files = tuple(files[i] for i in used)
@@ -99,7 +99,7 @@ def csv_file(where: str) -> Rows:
         partial(by_name, partial(read_file, path.parent), files),
         partial(by_name, partial(place_of_file, path.parent), files),
         classes_beside(path.parent),
-        groups=[groups[i] for i in used] if "group" in wanted else None,
+        groups=groups and [groups[i] for i in used],
         row=lambda i: f"line {table.lines[used[i]]}",
     )
 

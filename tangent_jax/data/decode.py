@@ -85,9 +85,7 @@ def resized(picture: Image.Image, shape: tuple[int, int], interpolation: Image.R
 
 
 def size_of(image: bytes | np.ndarray, name: str) -> tuple[int, int]:
-    """(width, height) of an image, encoded or an array "y x ..."; InputError for one that is unreadable."""
-    if isinstance(image, np.ndarray):
-        return image.shape[1], image.shape[0]
+    """(width, height) of an image, encoded or a uint8 array; InputError for one that is unreadable."""
     with quiet():
         return opened(image, name)[0].size
 

@@ -13,8 +13,6 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 
-import PIL
-from PIL import features
 from PIL.AvifImagePlugin import AvifImageFile
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
@@ -73,9 +71,6 @@ def open_picture(content: bytes, kind: str, name: str) -> Image:
         formats = f"a picture ({', '.join(DECODERS)} or HEIC)"
         raise InputError(f"{name} must be {formats}; it begins with {content[:16]!r}. {CONVERT}")
     decoder = heic_decoder(name) if kind == "HEIC" else DECODERS[kind]
-    if kind == "AVIF" and not features.check("avif"):
-        how = "Install a Pillow from PyPI, of version 11.3 or later, or save it as JPEG"
-        raise InputError(f"{name} is AVIF, which this build of Pillow {PIL.__version__} does not read. {how}")
     try:
         return decoder(io.BytesIO(without_texts(content) if kind == "PNG" else content))
     except Exception as error:  # decoders raise many kinds of errors

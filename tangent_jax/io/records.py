@@ -73,7 +73,7 @@ def read_sealed(kind: Any, path: Path, advice: str) -> Any:
     fields = parse_json(path.read_bytes(), path)
     seal = fields.pop("sha256", None)
     if seal != fingerprint(json.dumps(fields).encode()):
-        raise InputError(f"{path} must be unaltered; it was edited" + (f". {advice}" if advice else ""))
+        raise InputError(f"{path} must be unaltered; it was edited. {advice}")
     return convert(kind, fields, path)
 
 

@@ -18,15 +18,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.preprocessing import (
-    CLIP,
-    IMAGENET,
-    INCEPTION,
-    INTERPOLATIONS,
-    ImageSize,
-    Preprocessing,
-    check_image_size,
-)
+from tangent_jax.core.preprocessing import CLIP, IMAGENET, INCEPTION, INTERPOLATIONS, ImageSize, Preprocessing
 from tangent_jax.io.progress import tell
 from tangent_jax.io.records import convert
 from tangent_jax.pretrained.files import Tensors
@@ -220,7 +212,6 @@ def of_processor(fields: Mapping[str, Any], title: str, where: str) -> Images:
     if fields.get("do_pad"):
         raise InputError(f"images must not be padded in {where}; got do_pad {fields['do_pad']}")
     changed, image_size = geometry
-    check_image_size(image_size)
     said = {**scale_of(fields, title, where), "interpolation": filter_of(fields, default.resample, where), **changed}
     return Images(convert(Preprocessing, said, where), image_size)
 
@@ -229,7 +220,6 @@ def of_any_shape(fields: Mapping[str, Any], default: Processor, where: str) -> I
     """The images of SigLIP 2's processor, which keeps the shape of each: here all have that of a square one."""
     patch = value_of(fields, "patch_size", int, 16, where)
     side = math.isqrt(value_of(fields, "max_num_patches", int, 256, where)) * patch
-    check_image_size(side)
     tell(f"{where} keeps each image's shape, which is not supported: all are resized to {side} x {side}")
     said = scale_of(fields, "Siglip2ImageProcessor", where)
     said |= {"interpolation": filter_of(fields, default.resample, where), "crop": 1.0, "resize": "exact"}

@@ -9,7 +9,7 @@ Source: open_clip's model.py, CLIPVisionCfg and _build_vision_tower.
 from typing import Any
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.preprocessing import CLIP, Preprocessing, check_image_size
+from tangent_jax.core.preprocessing import CLIP, Preprocessing
 from tangent_jax.io.records import convert
 from tangent_jax.pretrained.architectures import check_arguments, check_supported, find
 from tangent_jax.pretrained.files import Tensors
@@ -99,5 +99,4 @@ def images_of(file: Tensors) -> Images:
     fields |= {"resize": "exact" if mode == "squash" else "short"}
     given = vision_of(file)[0].get("image_size", 224)
     size = convert(int | tuple[int, int], given, f"image_size of vision_cfg of {NAME}.json beside {file.path}")
-    check_image_size(size)
     return Images(convert(Preprocessing, fields, where), size if isinstance(size, int) else as_size(*size))
