@@ -166,7 +166,7 @@ def flat(value: Any, name: str = "") -> dict[str, str]:
 
 def as_separator(text: str) -> str:
     """The separator that ?sep= means: one character, or `tab`."""
-    separator = {"tab": "\t", "\\t": "\t"}.get(text, text)
+    separator = "\t" if text == "tab" else text
     if len(separator) != 1 or separator in '"\r\n':
         raise InputError(f"sep must be one character, such as ; or |, or the word tab; got {text}")
     return separator

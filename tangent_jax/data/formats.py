@@ -24,7 +24,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.git_lfs import is_pointer, pointer_error
+from tangent_jax.io.git_lfs import check_content
 
 DO = "Fix or remove it, or skip it by skip_unreadable"
 CONVERT = "Save it as JPEG or PNG or remove it, or skip it by skip_unreadable"
@@ -65,8 +65,7 @@ def open_picture(content: bytes, kind: str, name: str) -> Image:
     Raises:
         InputError: Another format, a damaged file, and a decoder that is not installed.
     """
-    if is_pointer(content):
-        raise pointer_error(name)
+    check_content(content, name)
     if not kind:
         formats = f"a picture ({', '.join(DECODERS)} or HEIC)"
         raise InputError(f"{name} must be {formats}; it begins with {content[:16]!r}. {CONVERT}")

@@ -7,20 +7,15 @@ BEGINNING = b"version https://git-lfs.github.com/"
 """The first bytes of a pointer."""
 
 
-def is_pointer(content: bytes) -> bool:
-    """Returns True for the content of a pointer, or its first bytes."""
-    return content.startswith(BEGINNING)
-
-
 def check_no_pointer(path: Place) -> None:
-    """Raises InputError with the remedy for a file that is a pointer; call it before a reader of any format."""
-    if is_pointer(read_range(path, 0, len(BEGINNING))):
-        raise pointer_error(path)
+    """Raises InputError with the remedy for a file that is a pointer; call it before a reader of any binary format."""
+    check_content(read_range(path, 0, len(BEGINNING)), path)
 
 
-def pointer_error(path: object) -> InputError:
-    """Returns the InputError for a file that is a pointer."""
-    return InputError(
-        f"{path} must be the file itself; it is a pointer of Git LFS to it, as a clone without Git LFS holds. Run git"
-        " lfs pull in the clone, or download the file"
-    )
+def check_content(content: bytes, name: object) -> None:
+    """Raises InputError with the remedy for the content of a pointer, or its first bytes; `name`: that of the file."""
+    if content.startswith(BEGINNING):
+        raise InputError(
+            f"{name} must be the file itself; it is a pointer of Git LFS to it, as a clone without Git LFS holds. Run"
+            " git lfs pull in the clone, or download the file"
+        )

@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import fingerprint
-from tangent_jax.io.git_lfs import is_pointer, pointer_error
+from tangent_jax.io.git_lfs import check_content
 from tangent_jax.io.paths import Place
 
 UNIONS = (Union, types.UnionType)
@@ -36,8 +36,7 @@ def read_text(path: Place) -> str:
 
 def as_text(content: bytes, where: object) -> str:
     """The bytes as text; `where` names them in an error, also if they are a pointer of Git LFS."""
-    if is_pointer(content):
-        raise pointer_error(where)
+    check_content(content, where)
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
     with contextlib.suppress(UnicodeDecodeError):
         text = content.decode(encoding)

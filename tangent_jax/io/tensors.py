@@ -11,7 +11,6 @@ that package copies, and bfloat16, which NumPy lacks.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,7 +117,7 @@ def read_texts(path: Path, texts: Mapping[str, Entry], start: int) -> dict[str, 
     content = {}
     with path.open("rb") as file:
         for name, entry in texts.items():
-            nbytes = math.prod(entry.shape)
+            nbytes = entry.end - entry.begin
             if nbytes > MOST_TEXT:
                 raise InputError(f"texts must have at most {MOST_TEXT:,} bytes; got {nbytes:,} in {path}")
             file.seek(start + entry.begin)
