@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.preprocessing import CLIP, IMAGENET, INCEPTION, INTERPOLATIONS, ImageSize, Preprocessing
 from tangent_jax.io.progress import tell
 from tangent_jax.io.records import convert
@@ -219,7 +219,8 @@ def of_processor(fields: Mapping[str, Any], title: str, where: str) -> Images:
 def of_any_shape(fields: Mapping[str, Any], default: Processor, where: str) -> Images:
     """The images of SigLIP 2's processor, which keeps the shape of each: here all have that of a square one."""
     patch = value_of(fields, "patch_size", int, 16, where)
-    side = math.isqrt(value_of(fields, "max_num_patches", int, 256, where)) * patch
+    patches = whole_number(f"max_num_patches in {where}", value_of(fields, "max_num_patches", int, 256, where), 1)
+    side = math.isqrt(patches) * patch
     tell(f"{where} keeps each image's shape, which is not supported: all are resized to {side} x {side}")
     said = scale_of(fields, "Siglip2ImageProcessor", where)
     said |= {"interpolation": filter_of(fields, default.resample, where), "crop": 1.0, "resize": "exact"}

@@ -150,6 +150,7 @@ REFUSED = [
     ({"size": "x"}, "size of preprocessor_config.json beside FILE"),
     ({"size": 0}, "size must be in pixels, 1 or more"),
     ({"size": {"height": 0.5}}, "size of preprocessor_config.json"),
+    ({"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": -1}, "max_num_patches in .* must be a whole"),
     ({"rescale_factor": "x"}, "rescale_factor of preprocessor_config.json"),
     ({"rescale_factor": 0}, "rescale_factor must be above 0"),
     ({"image_mean": [0.5]}, "image_mean must be three numbers .*; got 1"),
