@@ -159,6 +159,6 @@ def summed_lengths(predict: Function, dw: Tree, x: Any, count: int) -> set[tuple
             lengths = lengths.union(*map(of, jaxprs_in_params(equation.params)))
         return lengths
 
-    inputs = jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype)
+    inputs = jax.ShapeDtypeStruct((count, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype))
     jaxpr = jax.make_jaxpr(predict)(dw, inputs).jaxpr
     return of(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])

@@ -82,7 +82,9 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> Nu
 def compile_outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> None:
     """Compiles what `outputs` runs; only the shape and dtype of the inputs, "n ...", count. For one device."""
     if placement.mesh().size == 1 and len(inputs):
-        x = jax.ShapeDtypeStruct((min(batch_size, len(inputs)), *inputs.shape[1:]), inputs.dtype)
+        x = jax.ShapeDtypeStruct(
+            (min(batch_size, len(inputs)), *inputs.shape[1:]), jax.dtypes.canonicalize_dtype(inputs.dtype)
+        )
         call.lower(*placement.place((trees.as_pytree(predict), dw)), x).compile()
 
 

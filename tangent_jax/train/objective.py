@@ -208,10 +208,9 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
 def check_targets(targets: Any, shape: tuple[int, ...], objective: Objective) -> None:
     """Raises InputError for targets "n ..." that do not fit the loss; shape: of one output."""
     objective.loss.check(targets, shape[0] if len(shape) == 1 else None)
-    of_one = [
-        jax.ShapeDtypeStruct((1, *s), kind) for s, kind in ((shape, jnp.float32), (targets.shape[1:], targets.dtype))
-    ]
-    jax.eval_shape(lambda z, y: objective.losses(z, y, jax.random.key(0)), *of_one)
+    z = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+    y = jax.ShapeDtypeStruct((1, *targets.shape[1:]), jax.dtypes.canonicalize_dtype(targets.dtype))
+    jax.eval_shape(lambda z, y: objective.losses(z, y, jax.random.key(0)), z, y)
 
 
 def check_penalty(objective: Objective, otherwise: str = "") -> None:
