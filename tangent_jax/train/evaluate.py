@@ -93,7 +93,8 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
     """The mean of a metric over data: Features or Batches.
 
     Raises:
-        InputError: Outputs that are not finite, and accuracy with targets that are not class indices.
+        InputError: Outputs that are not finite, and accuracy of outputs that are not "n c", or of targets that are not
+            class indices.
 
     >>> tj.evaluate(demo.predict, demo.dw, demo.test)
     0.917
@@ -101,6 +102,8 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
     batches = as_batches(data)
     values, targets = outputs(predict, dw, Rows(batches.inputs, batches.rows)), batches.targets[batches.rows]
     if metric is accuracy:
+        if values.ndim != 2:
+            raise InputError(f"outputs must have shape (n, c) for accuracy; got {values.shape}. Pass another metric")
         as_labels(targets, values.shape[-1])
     wrong = int(np.sum(~np.isfinite(values.reshape(len(values), -1)).all(-1)))
     if wrong:

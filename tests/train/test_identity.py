@@ -275,6 +275,10 @@ def trains(predict=predict, x=X, y=Y, objective=None, start=START, **options):
         (lambda: Batches(X, Y[:9]), "inputs must be as many as the targets, 9; got 300"),
         (lambda: Batches(X, Y[:0]), "data must have at least one example .*; got none"),
         (lambda: evaluate(predict, START + np.nan, Batches(X, Y)), "outputs must be finite; got 300 rows that are not"),
+        (
+            lambda: evaluate(lambda dw, x: predict(dw, x)[:, None], START, Batches(X, Y)),
+            r"outputs must have shape \(n, c\) for accuracy; got \(300, 1, 3\)",
+        ),
         (lambda: outputs(predict, START, X[:0]), "inputs must have at least one example"),
         (lambda: trains(lambda dw, x: [x @ dw]), r"predict must return floats of shape \(2, ...\)"),
         (lambda: trains(lambda dw, x: Dual(x @ dw, x @ dw)), r"got Dual. Return f_lin\(dw, x\).total"),
