@@ -66,6 +66,11 @@ def check_stray(config: Mapping[str, Any], where: str, read: Iterable[str] = ())
         )
 
 
+def model_args_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The model_args of timm's config.json; {} without any."""
+    return convert(dict[str, Any] | None, config.get("model_args"), f"model_args of {where}") or {}
+
+
 def key_of(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """The key of tensors by their names and shapes."""
     lines = sorted(f"{name} {[*shape]}" for name, shape in shapes.items() if not APART.match(name))

@@ -12,7 +12,14 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, is_known, to_ours
-from tangent_jax.pretrained.architectures import check_arguments, check_stray, check_supported, find, key_of
+from tangent_jax.pretrained.architectures import (
+    check_arguments,
+    check_stray,
+    check_supported,
+    find,
+    key_of,
+    model_args_of,
+)
 from tangent_jax.pretrained.family import Family, Naming, any_name
 from tangent_jax.pretrained.files import Tensors, assemble
 from tangent_jax.pretrained.processors import Images, Published, images_assumed, images_of, images_or_published
@@ -104,7 +111,7 @@ def check_architecture_is_named(file: Tensors) -> None:
             "architecture=NAME, such as resnet50; anti-aliased ones and others have the same tensors"
         )
     own = find("resnet", "ResNets", str(name), where)
-    args = config.get("model_args") or {}
+    args = model_args_of(config, where)
     known = ("num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate", "global_pool")
     check_arguments(args, known, f"model_args of {where}")
     pools = {config.get("global_pool", "avg"), args.get("global_pool", "avg")}

@@ -259,6 +259,11 @@ def test_field_that_changes_outputs_is_refused(tmp_path, name):
         opened(tmp_path, {name: {"0": [1]}})
 
 
+def test_model_args_must_be_an_object(tmp_path):
+    with pytest.raises(InputError, match=r"model_args of config\.json .* must be an object or null; got \[1\]"):
+        opened(tmp_path, {"model_args": [1]})
+
+
 def test_vision_config_dict_wins(tmp_path):
     modern("clip", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -147,6 +147,7 @@ def test_architectures_are_told_apart(tmp_path):
             "global_pool in .* must be avg; got .*max",
         ),
         ({"architecture": "resnet18", "model_args": {"block_args": {"a": 1}}}, "no block_args in model_args"),
+        ({"architecture": "resnet18", "model_args": [1]}, r"model_args of .* must be an object or null; got \[1\]"),
     ):  # each was loaded as a plain ResNet
         (tmp_path / "config.json").write_text(json.dumps(config))
         with pytest.raises(InputError, match=match):

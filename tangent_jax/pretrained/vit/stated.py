@@ -20,6 +20,7 @@ from tangent_jax.pretrained.architectures import (
     check_supported,
     find,
     key_of,
+    model_args_of,
 )
 from tangent_jax.pretrained.files import Tensors
 from tangent_jax.pretrained.processors import Published
@@ -64,7 +65,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     check_stray(config, where, () if name is None else ("global_pool",))
     if not (name == said or said is None):
         raise InputError(f"architecture must be {said}, as config.json says; got {name}")
-    args: dict[str, Any] = convert(dict[str, Any] | None, config.get("model_args"), f"model_args of {where}") or {}
+    args = model_args_of(config, where)
     cfg: dict[str, Any] = (
         convert(dict[str, Any] | None, config.get("pretrained_cfg"), f"pretrained_cfg of {where}") or {}
     )
@@ -97,7 +98,7 @@ def overridden(args: Mapping[str, Any], where: str) -> dict[str, Any]:
 def check_stated(config: ViTConfig, file: Tensors) -> None:
     """Raises InputError naming a field of config.json, or of its model_args, that the tensors contradict."""
     fields = file.beside.get("config", {})
-    said = fields | (fields.get("model_args") or {})
+    said = fields | model_args_of(fields, f"config.json beside {file.path}")
     for theirs, ours in STATED.items():
         value, own = said.get(theirs), getattr(config, ours)
         is_headless = theirs == "num_classes" and not own  # features only: the head may be missing
