@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,12 @@ from helpers import origin, part
 from photos import photographs, solved_heads
 from run_binary import run
 
+from tangent_jax.commands.inspect import Config
 from tangent_jax.commands.report import inspector
 from tangent_jax.commands.report.rendering import write_page
+from tangent_jax.commands.shared import setup
 from tangent_jax.composition.compose import compose
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import extract
 from tangent_jax.privacy.mechanism import Mechanism, Spent
@@ -183,6 +187,12 @@ def test_wrong_uses_are_one_clear_line(drawn, photos, tmp_path, flags, message):
     assert message in err
     assert len(err.strip().splitlines()) == 2  # the first names the devices
     assert not (tmp_path / "out").exists()
+
+
+def test_model_without_class_names_says_so(photos):
+    unread: Any = None
+    with pytest.raises(InputError, match=r"has no names of classes, and set has cat, dog. Leave it out"):
+        setup.test_features(Config(), f"folder:{photos}", unread, ())
 
 
 @pytest.mark.parametrize(

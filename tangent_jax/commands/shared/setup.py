@@ -224,9 +224,10 @@ def test_features(
     dataset = open_tested(spec)
     missing = sorted({*classes} - {*dataset.classes})
     if missing or len(classes) < 2:
+        own = first_names(classes) or "no names of classes"
         raise InputError(
-            f"--dataset must have the classes of the composed model, two or more; the model has {first_names(classes)},"
-            f" and {dataset.name} has {first_names(dataset.classes)}"
+            f"--dataset must have the classes of the composed model, two or more; the model has {own}, and "
+            f"{dataset.name} has {first_names(dataset.classes)}. Leave it out, or choose another"
         )
     name = dataset.name
     has_class = np.isin([dataset.classes[label] for label in dataset.test.labels], classes)
