@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,11 @@ class Data:
     def seen(self) -> Images:
         """Each image that training saw: its own, and public ones."""
         return self.examples + self.public
+
+    @cached_property
+    def every_identifier(self) -> frozenset[str]:
+        """The content identifiers of these; kept, as a store compares those of each new component with all others'."""
+        return frozenset(identifier for identifier, _ in self.seen)
 
     def of(self, features: "Features") -> "Data":
         """The data of a component trained on these features, with the owners and public images known here."""

@@ -9,7 +9,7 @@ checks the file's hash; a provenance that was read is read again where its file 
 import dataclasses
 import os
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -228,13 +228,10 @@ def warn_lists(store: Store, names: Sequence[str]) -> None:
     """Prints a line for each of these new components that lists no images, or images of other components."""
     with store.using():
         origins = store.origins  # reads those that no earlier call has read
-    seen = {name: dict.fromkeys(i for i, _ in origins[name].data.seen) for name in names if name in origins}
-    holders = defaultdict[str, list[str]](list)
-    for other, origin in origins.items():
-        for identifier in {identifier for identifier, _ in origin.data.seen}:
-            holders[identifier].append(other)
-    for name, images in seen.items():
-        others = Counter(other for image in images for other in holders[image] if other != name)
+    for name in (name for name in names if name in origins):
+        images = origins[name].data.every_identifier
+        rest = {other: origin.data.every_identifier for other, origin in origins.items() if other != name}
+        others = +Counter({other: len(images & theirs) for other, theirs in rest.items()})
         shown = ", ".join(f"{count} of {other}" for other, count in others.most_common(3))
         more = f" and of {len(others) - 3} other components" if len(others) > 3 else ""
         if not images:

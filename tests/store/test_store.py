@@ -26,7 +26,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import hold_lock
 from tangent_jax.store.files import read_component
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.provenance import Provenance, make_provenance
+from tangent_jax.store.provenance import Data, Provenance, make_provenance
 from tangent_jax.store.receipts import receipt_text
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
@@ -55,6 +55,14 @@ def test_adding_reads_each_line_once(tmp_path, monkeypatch):
     store.reload()
     assert len(applied) == 8 + 9 + 1
     assert [*store] == [*other]
+
+
+def test_adding_lists_images_of_the_new_one(tmp_path, monkeypatch):
+    """And not those of all others again."""
+    store, listed, images = filled(tmp_path, 8), [], vars(Data)["seen"].fget
+    monkeypatch.setattr(Data, "seen", property(lambda data: listed.append(data.examples) or images(data)))
+    store.add("new", part(8), origin(8))
+    assert {*listed} == {origin(8).data.examples}
 
 
 def test_component_returns_with_bits(tmp_path):
