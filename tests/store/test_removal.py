@@ -303,6 +303,13 @@ def test_harmed_store_refuses_and_keeps_all(tmp_path, harm, match):
     assert [path for path in before if not path.exists() or path.read_bytes() != before[path]] == []
 
 
+def test_open_store_needs_its_marker(tmp_path):
+    store = filled(tmp_path)
+    lost("store.json")(store)
+    with pytest.raises(InputError, match=r"must have store.json; it is missing. Restore it from a backup"):
+        store.reload()
+
+
 def test_deleted_lock_stops_before_commit(tmp_path):
     store = Store(tmp_path)
     with store.using(change=True):
