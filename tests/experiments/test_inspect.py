@@ -189,6 +189,12 @@ def test_wrong_uses_are_one_clear_line(drawn, photos, tmp_path, flags, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_store_without_marker_is_to_be_restored(tmp_path):
+    (tmp_path / "journal.jsonl").touch()
+    with pytest.raises(InputError, match=r"is not\. It lacks store\.json: restore that file"):
+        setup.check_store(tmp_path, "add a component first")
+
+
 def test_model_without_class_names_says_so(photos):
     unread: Any = None
     with pytest.raises(InputError, match=r"has no names of classes, and set has cat, dog. Leave it out"):

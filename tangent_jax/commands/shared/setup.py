@@ -178,6 +178,8 @@ def check_store(path: Path, advice: str) -> None:
         raise InputError(
             f"--store must be one store; {path} is a folder of stores. Name one in it: {first_names(inside)}"
         )
+    if (path / "journal.jsonl").exists():  # of a store whose marker was lost
+        advice = "It lacks store.json: restore that file from a backup"
     raise InputError(f"--store must be a store; {path} is not. {advice}")
 
 
