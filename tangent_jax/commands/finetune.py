@@ -102,7 +102,7 @@ def main(config: Config) -> None:
         "skipped": train.skipped + test.skipped,
         "solver": config.solver,
         "anchor": config.save_anchor,
-        "step_norm": float(trees.norm(fitted.dw)),
+        "step_norm": float(np.linalg.norm([np.linalg.norm(leaf) for leaf in trees.leaves(fitted.dw).values()])),
         **(optimum_of(config, fitted) if recipe.is_optimum else {}),
         "run": fitted.run,
     }

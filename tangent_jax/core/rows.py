@@ -1,12 +1,10 @@
-"""Rows of arrays or memory maps: as one array that reads only indexed rows, and batch by batch."""
+"""Rows of arrays or memory maps: as one array that reads only indexed rows."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Integer, Shaped
-
-from tangent_jax.core import placement
 
 
 class Rows:
@@ -67,12 +65,6 @@ class Parts:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.concatenate(self.parts).astype(dtype or self.dtype, copy=False)
-
-
-def in_batches(run: Callable[[Any], Any], x: Any, size: int) -> Shaped[np.ndarray, "n ..."]:
-    """run(x) for every row of x, "n ...", n > 0, in batches of `size` rows (the last is padded with zeros)."""
-    parts = [run(padded(x[start : start + size], size)) for start in range(0, len(x), size)]
-    return np.concatenate([placement.on_host(part) for part in parts])[: len(x)]
 
 
 def padded(x: Any, size: int) -> Shaped[np.ndarray, "n ..."]:

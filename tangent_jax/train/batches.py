@@ -164,7 +164,10 @@ class Batches:
                 f"inputs that the device holds must take at most {self.resident_bytes} bytes; got {self.inputs.nbytes}."
                 " Give fewer examples or more resident_bytes."
             )
-        return self.device.copy(self.inputs, self.targets)
+        inputs = self.inputs
+        return self.device.copy(
+            lambda: placement.replicate((inputs if isinstance(inputs, Array) else np.asarray(inputs), self.targets))
+        )
 
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
         """Yields the inputs and targets of `order`, "k b", in chunks."""
@@ -189,23 +192,20 @@ class Batches:
 
 
 class OnDevice:
-    """Inputs and targets on the device, copied there at their first use; a pickle has no copy."""
+    """What lies on the devices since its first use; a pickle does not hold it."""
 
     def __init__(self) -> None:
-        self.arrays: tuple[Array, Array] | None = None
-        self.mesh: Any = None  # the devices of the arrays
+        self.held: Any = None
+        self.mesh: Any = None  # the devices that hold it
 
     def __reduce__(self) -> tuple[type["OnDevice"], tuple[()]]:
         return OnDevice, ()
 
-    def copy(self, inputs: Any, targets: Any) -> tuple[Array, Array]:
-        """Returns (inputs, targets), "n ...", on the device."""
-        arrays = self.arrays
-        if arrays is None or self.mesh != placement.mesh():
-            inputs = inputs if isinstance(inputs, Array) else np.asarray(inputs)
-            arrays = self.arrays = placement.replicate((inputs, targets))
-            self.mesh = placement.mesh()
-        return arrays
+    def copy(self, place: Callable[[], Any]) -> Any:
+        """What place() puts on the devices, called again only for other devices."""
+        if self.held is None or self.mesh != placement.mesh():
+            self.held, self.mesh = place(), placement.mesh()
+        return self.held
 
 
 def as_inputs(inputs: Any) -> Any:

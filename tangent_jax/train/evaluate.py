@@ -4,7 +4,7 @@ A metric is a function (outputs "b c", targets "b ...") -> "b", such as `accurac
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,8 +19,8 @@ from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import identity, program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.promotion import promotes
-from tangent_jax.core.rows import Rows, in_batches
-from tangent_jax.train.batches import as_batches, as_inputs
+from tangent_jax.core.rows import Rows, padded
+from tangent_jax.train.batches import OnDevice, as_batches, as_inputs
 from tangent_jax.train.objective import alone
 from tangent_jax.train.run import check_names, position
 from tangent_jax.train.targets import Predict, as_labels, call
@@ -73,9 +73,23 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> Nu
         )
     if not len(inputs):
         raise InputError("inputs must have at least one example; got none")
-    size = placement.width(min(whole_number("batch_size", batch_size, 1), len(inputs)))
     predict, dw = placement.place((trees.as_pytree(predict), dw))
-    return in_batches(lambda x: call(predict, dw, placement.divide(x, 0)), inputs, size)
+    return fetch_outputs(predict, dw, placed_batches(inputs, batch_size), len(inputs))
+
+
+def placed_batches(inputs: Any, batch_size: int = 64) -> Iterator[Num[Array, "b ..."]]:
+    """Yields the inputs, "n ...", on the devices, in batches of one shape (the last is padded with zeros)."""
+    size = placement.width(min(whole_number("batch_size", batch_size, 1), len(inputs)))
+    for start in range(0, len(inputs), size):
+        yield placement.divide(padded(inputs[start : start + size], size), 0)
+
+
+def fetch_outputs(
+    predict: Predict, dw: Tree, batches: Iterable[Num[Array, "b ..."]], count: int
+) -> Num[np.ndarray, "n ..."]:
+    """The outputs for the first `count` rows of batches, on the host; all are computed before the first is fetched."""
+    parts = [call(predict, dw, x) for x in batches]
+    return np.concatenate([placement.on_host(part) for part in parts])[:count]
 
 
 @promotes
@@ -100,7 +114,11 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
     0.917
     """
     batches = as_batches(data)
-    values, targets = outputs(predict, dw, Rows(batches.inputs, batches.rows)), batches.targets[batches.rows]
+    return mean_of(metric, outputs(predict, dw, batches), batches.targets[batches.rows])
+
+
+def mean_of(metric: Metric, values: Num[np.ndarray, "n ..."], targets: Num[np.ndarray, "n ..."]) -> float:
+    """The mean of a metric of outputs; InputError as `evaluate`."""
     if metric is accuracy:
         if values.ndim != 2:
             raise InputError(f"outputs must have shape (n, c) for accuracy; got {values.shape}. Pass another metric")
@@ -117,7 +135,8 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
 class Measure:
     """An `on_step` that measures {name: evaluate(predict, dw, data, metric)} at every `every`-th row and the `last`.
 
-    Its `name` depends on everything that decides its values, so that a resumed run keeps its columns.
+    Its `name` depends on everything that decides its values, so that a resumed run keeps its columns. Inputs that fit
+    stay on the devices from one measurement to the next.
 
     Raises:
         InputError: Metrics with a name of the run's own, such as `loss`.
@@ -132,14 +151,26 @@ class Measure:
     metrics: Mapping[str, Metric] = dataclasses.field(default_factory=lambda: {"test_accuracy": accuracy})
     every: int = 1
     last: int = 0
+    device: OnDevice = dataclasses.field(default_factory=OnDevice, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_names("metrics must have", self.metrics)
 
+    @promotes
     def __call__(self, row: Mapping[str, Any], dw: Tree) -> dict[str, float]:
         at = position(row)
-        now = at % self.every == 0 or at == self.last
-        return {name: evaluate(self.predict, dw, self.data, m) for name, m in self.metrics.items()} if now else {}
+        if at % self.every and at != self.last:
+            return {}
+        batches = as_batches(self.data)
+        inputs = Rows(batches.inputs, batches.rows)
+        if inputs.nbytes <= placement.resident_bytes() // 2:  # the rest is for the inputs of training
+            predict, x = self.device.copy(
+                lambda: (placement.place(trees.as_pytree(self.predict)), [*placed_batches(inputs)])
+            )
+            values = fetch_outputs(predict, placement.place(dw), x, len(inputs))
+        else:
+            values = outputs(self.predict, dw, batches)
+        return {name: mean_of(metric, values, batches.targets[batches.rows]) for name, metric in self.metrics.items()}
 
     def name(self, dw: Tree) -> str:
         """The identity of predictor, data and metrics."""

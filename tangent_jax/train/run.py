@@ -29,7 +29,7 @@ from jax import Array
 from jaxtyping import Float
 
 from tangent_jax._version import __version__
-from tangent_jax.core import placement
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
@@ -299,6 +299,4 @@ def norms_of(gradient: Tree, before: Tree, after: Tree) -> Float[Array, "2"]:
     """The L2 norms of a gradient and of the step from one dw to the next, "2"."""
     # else XLA computes the update twice, for dw and for its norm: up to 30 % of a step
     gradient, before, after = jax.lax.optimization_barrier((gradient, before, after))
-    step = jax.tree.map(jnp.subtract, after, before)
-    squares = [sum(jnp.sum(jnp.abs(leaf) ** 2) for leaf in jax.tree.leaves(tree)) for tree in (gradient, step)]
-    return jnp.sqrt(jnp.stack(squares))
+    return jnp.stack([trees.norm(gradient), trees.norm(jax.tree.map(jnp.subtract, after, before))])

@@ -14,9 +14,11 @@ import optax
 import pytest
 from helpers import predictor
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity, program
 from tangent_jax.core.notation import Dual
+from tangent_jax.core.rows import Parts
 from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs, squared_error
@@ -229,6 +231,24 @@ def test_measurements_decide_no_step(tmp_path):
     assert {"test_accuracy", "train_accuracy"} <= histories[1][0].keys()
     another = fit(predict, data, on_step=Measure(predict, Batches(X + 1, Y)), **options)
     assert "test_accuracy" not in another.history[0]
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_measured_inputs_that_fit_are_read_once(monkeypatch, fits):
+    class Counted(Parts):
+        reads = 0
+
+        def __getitem__(self, index):
+            self.reads += 1
+            return super().__getitem__(index)
+
+    monkeypatch.setattr(placement, "resident_bytes", lambda: 2 * X.nbytes if fits else 2 * X.nbytes - 2)
+    inputs = Counted([X])
+    measure = Measure(predict, Batches(inputs, Y), {"test_accuracy": accuracy, "test_zeros": lambda z, y: 0.0 * y})
+    steps = [START + RNG.standard_normal((3, 3)) for _ in range(3)]
+    for dw in steps:
+        assert measure({"epoch": 1}, dw) == {"test_accuracy": evaluate(predict, dw, Batches(X, Y)), "test_zeros": 0.0}
+    assert inputs.reads == 5 * (1 if fits else 3)  # five batches of 64
 
 
 @pytest.mark.parametrize("harm", ["state", "another's state", "history", "checkpoint torn", "checkpoint binary"])

@@ -6,6 +6,7 @@ folders for --out and --store, and print nothing on stdout.
 
 import atexit
 import dataclasses
+import gc
 import json
 import os
 import re
@@ -140,6 +141,7 @@ def run(
 
     def guarded(argv: list[str]) -> None:
         phases.begin()
+        gc.freeze()  # what is imported stays to the end, where to collect it would take a third of a second
         jax.config.update("jax_numpy_dtype_promotion", "standard")  # as core/promotion.py: the environment may differ
         jax.config.update("jax_numpy_rank_promotion", "allow")
         if not flags.sets_verbosity():

@@ -15,7 +15,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared.phases import phase
 from tangent_jax.commands.shared.settings import FIELD_OF, Cached, Model, Reading, Settings
-from tangent_jax.core import placement, trees
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
@@ -260,7 +260,6 @@ def compiling(
         recipe.compile(predict, expected_features(predict, train, cache(config)))
         if len(test):
             compile_outputs(predict, predict.zeros(), expected_features(predict, test, cache(config)).inputs)
-        trees.norm(predict.zeros())
         import orbax.checkpoint  # noqa: F401  (a second or two, which the first checkpoint would wait for)
 
     with ThreadPoolExecutor(1) as pool:
