@@ -109,9 +109,10 @@ def test_unknown_names_name_the_nearest(tmp_path):
     save_file({"text_model.a": ONES}, tmp_path / "m.safetensors")
     with pytest.raises(InputError, match=r"all its tensors are left out, such as text_model\.a, which is a text tower"):
         load(tmp_path / "m.safetensors")
-    save_file({"base_model.model.vit.encoder.layer.0.lora_A.weight": ONES}, tmp_path / "m.safetensors")
-    with pytest.raises(InputError, match="it has factors of an adapter of PEFT, such as base_model"):
-        load(tmp_path / "m.safetensors")
+    for factor in ("lora_A.weight", "ia3_l", "boft_R"):
+        save_file({f"base_model.model.vit.encoder.layer.0.{factor}": ONES}, tmp_path / "m.safetensors")
+        with pytest.raises(InputError, match=f"it has factors of an adapter of PEFT, such as base_model.*{factor}"):
+            load(tmp_path / "m.safetensors")
 
 
 def test_arguments_beside_model_args_are_refused(tmp_path):

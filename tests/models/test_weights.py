@@ -170,8 +170,12 @@ def test_callers_name_keeps_config_json(tmp_path):
 def test_heads_of_hugging_face_file(tmp_path):
     config, w = model(eps=1e-12)
     save_file(hugging_face(config, w), tmp_path / "m.safetensors")
-    with pytest.raises(InputError, match=r"must say its number of heads; .*put its config.json beside it"):
+    with pytest.raises(InputError, match=r"must say its number of heads; .*config.json with num_attention_heads"):
         load(tmp_path / "m.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')  # which has 12 in transformers 5.24.0
+    with pytest.raises(InputError, match="width must be a multiple of heads; got width 128 and heads 12"):
+        load(tmp_path / "m.safetensors")
+    (tmp_path / "config.json").unlink()
     with pytest.raises(
         InputError, match=r"width of .* must be 1024, as L/16 has; got 128"
     ):  # 16 heads fit 128 features

@@ -103,7 +103,7 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
         value, own = said.get(theirs), getattr(config, ours)
         is_headless = theirs == "num_classes" and not own  # features only: the head may be missing
         if value not in (None, own, [own, own]) and not is_headless:  # timm's patch_size may be a pair
-            raise InputError(f"{theirs} of {file.path} must be {value}, as config.json says; got {own} by its tensors")
+            raise InputError(f"{theirs} of {file.path} must be {value!r}, as config.json says; got {own} by its tensors")
 
 
 def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -146,7 +146,7 @@ PLAIN = ("vit", "deit", "vit_mae", "vit_msn", "ijepa", "dinov2", "dinov2_with_re
 TOWERS = ("siglip_vision_model", "siglip2_vision_model", "clip_vision_model")
 WHOLES = ("siglip", "siglip2", "clip")
 """The model_type of files under each naming of Hugging Face's: ViTs, vision towers, whole models with a tower."""
-DEFAULT_HEADS = 12  # of TOWERS, whose config.json, inside that of a whole model, leaves them out
+DEFAULT_HEADS = 12  # of PLAIN and TOWERS in transformers; the config.json of a whole model leaves them out
 
 
 VIT = Published("ViTImageProcessor", Preprocessing(crop=1.0, interpolation="bilinear", resize="exact"))

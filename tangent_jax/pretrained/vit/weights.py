@@ -312,13 +312,14 @@ def read_fields(file: Tensors) -> dict[str, Any]:
     """The fields of a configuration that config.json states and the tensors do not show."""
     config: Beside = file.config(Beside)
     act = ACTIVATIONS.get(config.hidden_act or "", config.hidden_act)
-    heads = config.num_attention_heads or (DEFAULT_HEADS if config.model_type in TOWERS else None)
+    heads = config.num_attention_heads
     eps = config.layer_norm_eps
     if file.architecture is not None and file.architecture in FAMILY.architectures:
         named = vit_config(file.architecture)
         heads = heads or named.heads
         if not file.beside.get("config"):  # whose missing fields have transformers' defaults
             eps = named.eps
+    heads = heads or (DEFAULT_HEADS if config.model_type in (*PLAIN, *TOWERS) else None)
     fields = {"eps": eps, "activation": act, "heads": heads}
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -349,7 +350,8 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any], prepared: ImageSize 
     heads = known.pop("heads", query.shape[1] if query.ndim == 3 else None)
     if heads is None:
         raise InputError(
-            f"{path} must say its number of heads; it does not. Say architecture=NAME, or put its config.json beside it"
+            f"{path} must say its number of heads; it does not. Say architecture=NAME, or put a config.json with "
+            "num_attention_heads beside it"
         )
     head, pool = flat.get("head/kernel", np.zeros((0, 0))), "token" if "class_token" in flat else "avg"
     pool = "attention" if "pool/query_token" in flat else "token_avg" if head.shape[0] == 2 * width else pool
