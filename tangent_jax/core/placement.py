@@ -73,7 +73,7 @@ def divide(array: Any, axis: int, local: bool = False) -> Shaped[Array, "..."]:
     """
     devices = mesh(local)
     if devices.size == 1:
-        return jnp.asarray(np.asarray(array) if not isinstance(array, Array) else array)
+        return on_device(array)
     spec = PartitionSpec(*[None] * axis, "examples") if array.shape[axis] % devices.size == 0 else PartitionSpec()
     return _put(array, NamedSharding(devices, spec))
 
@@ -119,7 +119,15 @@ def _is_array(leaf: Any) -> bool:
 def _on(leaf: Any, devices: Mesh, spec: PartitionSpec) -> Any:
     if not _is_array(leaf):
         return leaf
-    return jnp.asarray(automatic(leaf)) if devices.size == 1 else _put(leaf, NamedSharding(devices, spec))
+    return automatic(on_device(leaf)) if devices.size == 1 else _put(leaf, NamedSharding(devices, spec))
+
+
+def on_device(array: Any) -> Shaped[Array, "..."]:
+    """The array on the default device, where a CPU may share the memory of NumPy's.
+
+    From version 0.10.1 on, `jnp.asarray` of an array of NumPy's compiles a program for each shape, which copies it.
+    """
+    return array if isinstance(array, Array) else jax.device_put(np.asarray(array))
 
 
 def _put(array: Any, sharding: NamedSharding) -> Array:

@@ -7,13 +7,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.digests import note
-from tangent_jax.core.placement import cores
+from tangent_jax.core.placement import cores, on_device
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Model
@@ -68,13 +67,13 @@ def assemble(
         given = flat.get(name, np.zeros(shape, np.float32) if optional and name.endswith(optional) else None)
         if given is None:
             raise InputError(f"{path} must hold the tensor of {name}, {shape}; it does not")
-        value = np.asarray(given, np.float32)
+        value = np.array(given, np.float32)  # a copy, whose memory a leaf on a CPU shares
         reshapes = any(part in name for part in reshaped)
         if not (value.shape == shape or (reshapes and value.size == np.prod(shape))):
             raise InputError(f"{name} in {path} must have shape {shape}; got {value.shape}")
         if not np.isfinite(value).all():
             raise InputError(f"{name} in {path} must be finite; got NaN or infinity. Fetch the file again")
-        leaf = jnp.asarray(value.reshape(shape))
+        leaf = on_device(value.reshape(shape))
         note(leaf, value)
         return leaf
 

@@ -117,7 +117,9 @@ def by_first(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def check_no_adapter(path: str, tensors: Iterable[str]) -> None:
     """Raises InputError for the factors of PEFT, such as LoRA's or IA3's, alone or beside a network's weights."""
-    factor = next((name for name in tensors if re.search(r"^base_model\.model\.|(?:^|\.)lora_[AB]\.|\.base_layer\.", name)), None)
+    factor = next(
+        (name for name in tensors if re.search(r"^base_model\.model\.|(?:^|\.)lora_[AB]\.|\.base_layer\.", name)), None
+    )
     if factor is not None:
         raise InputError(
             f"{path} must hold the weights of a network; it has factors of an adapter of PEFT, such as {factor}. Merge "

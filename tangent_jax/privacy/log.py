@@ -6,18 +6,16 @@ the number of examples.
 
 from typing import Any
 
-from jax import Array
-
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.run import StepLog
 
 PARTS = 20  # Poisson steps between two computations of epsilon, which take half a second each
 
 
-def log_private_step(log: StepLog, spent: Spent, norms: Array, examples: int) -> None:
-    """Logs the last step of `spent`; norms: of the noisy gradient and of the step, "2"."""
-    mechanism, (gradient_norm, step_norm) = spent.mechanism, map(float, norms)
-    row: dict[str, Any] = {"step": spent.steps_paid, "gradient_norm": gradient_norm, "step_norm": step_norm}
+def log_private_step(log: StepLog, spent: Spent, gradient_norm: float, examples: int) -> None:
+    """Logs the last step of `spent`; gradient_norm: of the noisy gradient."""
+    mechanism = spent.mechanism
+    row: dict[str, Any] = {"step": spent.steps_paid, "gradient_norm": gradient_norm}
     row["noise_multiplier"] = float(mechanism.noise_multiplier)
     is_full = mechanism.sampling_rate == 1
     if is_full or spent.steps_paid % max(1, mechanism.steps // PARTS) == 0:

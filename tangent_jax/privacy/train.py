@@ -43,8 +43,8 @@ from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.bound import check_data
 from tangent_jax.train.fit import State
 from tangent_jax.train.objective import Objective, as_objective, make_objective
-from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
-from tangent_jax.train.run import Fitted, Log, OnStep, Row, Run, Saved, measure_name, norms_of, run_identity
+from tangent_jax.train.optimizers import Optimizer, apply, as_data, init, momentum
+from tangent_jax.train.run import Fitted, Log, OnStep, Row, Run, Saved, measure_name, run_identity
 from tangent_jax.train.targets import Predict, start_of
 
 
@@ -146,9 +146,9 @@ def clip_chunk(*arguments: Any, traced: str = "") -> ClippedSum:
 
 @partial(jax.jit, static_argnames="traced", donate_argnums=0)
 def take_step(state: State, *arguments: Any, traced: str = "") -> tuple[State, Array]:
-    """As `private_step`, compiled: the state after a step, and the norms of private gradient and step, "2"."""
+    """As `private_step`, compiled: the state after a step, and the norms of the private gradient and of dw, "2"."""
     after, gradient = private_step(state, *arguments)
-    return after, norms_of(gradient, state.dw, after.dw)
+    return after, jnp.stack([trees.norm(gradient), trees.norm(after.dw)])
 
 
 @promotes
@@ -212,7 +212,7 @@ def fit_private(
     batches, units = as_units(data, mechanism)
     check_private(predict, dw, batches, mechanism, objective, len(units))
     check_optimizer(optimizer, dw)
-    state, spent, traced = State(dw, optimizer.init(dw)), Spent(mechanism, 0, seed is None), ""
+    state, spent, traced = State(dw, init(optimizer, dw)), Spent(mechanism, 0, seed is None), ""
     account: Account | None = None
     with Run(on_step, progress, log) as run:
         if ledger is not None:
@@ -224,7 +224,7 @@ def fit_private(
             state, spent = run.restore(state), account.spent
             if not run.history.rows and spent.steps_paid == mechanism.steps:
                 raise InputError("ledger has no result, but its budget is spent. It is not spent again.")
-        state, predict = placement.place((jax.tree.map(jnp.array, state), predict))  # a copy: dw is donated
+        state, predict = placement.place((trees.copy(state), predict))  # as dw is donated
         began = time.perf_counter() - show_steps(run, spent)
         expected = mechanism.expected_size(len(units))
         for step in range(spent.steps_paid, mechanism.steps):
@@ -239,7 +239,7 @@ def fit_private(
             check_finite(float(norms[1]), step)
             row: Row = {"step": step + 1, "seconds": time.perf_counter() - began, "non_finite": int(total.non_finite)}
             if run.log is not None:
-                log_private_step(run.log, spent, norms, mechanism.public_count(len(units)))
+                log_private_step(run.log, spent, float(norms[0]), mechanism.public_count(len(units)))
             run.end(row, state.dw, state, step + 1 == mechanism.steps)
     return private_result(run, state.dw, spent)
 

@@ -164,9 +164,9 @@ class Batches:
                 f"inputs that the device holds must take at most {self.resident_bytes} bytes; got {self.inputs.nbytes}."
                 " Give fewer examples or more resident_bytes."
             )
-        inputs = self.inputs
+        pair = self.inputs, self.targets
         return self.device.copy(
-            lambda: placement.replicate((inputs if isinstance(inputs, Array) else np.asarray(inputs), self.targets))
+            lambda: placement.replicate(tuple(array if isinstance(array, Array) else np.array(array) for array in pair))
         )
 
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:

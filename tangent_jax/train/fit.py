@@ -38,7 +38,7 @@ from tangent_jax.train.objective import (
     outputs_of,
     with_fixed_key,
 )
-from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
+from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data, init
 from tangent_jax.train.run import (
     OWN,
     Checkpoints,
@@ -50,7 +50,6 @@ from tangent_jax.train.run import (
     StepLog,
     check_names,
     measure_name,
-    norms_of,
     run_identity,
     saves_of,
 )
@@ -118,14 +117,14 @@ class Training:
 
     def start(self, dw: Tree) -> State:
         """The state before the first step."""
-        return State(dw, self.optimizer.init(dw))
+        return State(dw, init(self.optimizer, dw))
 
 
 @partial(jax.jit, donate_argnames="state")
 def train_epoch(
     training: Training, state: State, chunk: Chunk, keys: Any, progress: Any
 ) -> tuple[State, tuple[Array, Array]]:
-    """(the state after an epoch or a chunk of it; each step's sums, "k m"; norms of gradient and step, "k 2").
+    """(the state after an epoch or a chunk of it; each step's sums, "k m"; norms of the gradients, "k").
 
     Args:
         keys: "k", or None.
@@ -134,7 +133,7 @@ def train_epoch(
     def step(state: State, of_step: tuple[Array, Array | None]) -> tuple[State, tuple[Array, Array]]:
         i, key = of_step
         after, sums, gradient = training.step(state, Batch(*chunk.at(i), chunk.present[i], key), progress)
-        return after, (sums, norms_of(gradient, state.dw, after.dw))
+        return after, (sums, trees.norm(gradient))
 
     return jax.lax.scan(step, state, (jnp.arange(len(chunk.present)), keys))
 
@@ -168,13 +167,13 @@ def train_chunk(run: Run, training: Training, state: State, chunk: Chunk, keys: 
 
 
 def log_chunk(log: StepLog, sums: Sums, per_step: np.ndarray, norms: np.ndarray, present: np.ndarray) -> None:
-    """Logs the steps after those of `sums`: their sums "k m", the norms of gradient and step "k 2", present "k b"."""
+    """Logs the steps after those of `sums`: their sums "k m", the norms of the gradients "k", present "k b"."""
     counts = present.sum(1)
     rows = []
     for i, count in enumerate(counts):
         row: Row = {"step": sums.before + sums.steps + i + 1, "epoch": sums.epoch + 1}
         row |= dict(zip(sums.names, (per_step[i] / count).tolist(), strict=True))
-        row |= dict(zip(("gradient_norm", "step_norm"), norms[i].tolist(), strict=True))
+        row["gradient_norm"] = float(norms[i])
         rows.append(row)
     log.add(rows, int(counts.sum()))
 
@@ -246,7 +245,7 @@ def fit(
             run.keep(
                 saves_of(checkpoints, name), measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source))
             )
-        state = jax.tree.map(jnp.array, run.restore(state))  # a copy: dw is donated
+        state = trees.copy(run.restore(state))  # as dw is donated
         state, training = placement.place((state, training))
         run.show(epochs, "epoch", len(run.history), shown_values)
         taken = sum(row["steps"] for row in run.history.rows)

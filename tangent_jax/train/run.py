@@ -23,13 +23,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-import jax
-import jax.numpy as jnp
-from jax import Array
-from jaxtyping import Float
-
 from tangent_jax._version import __version__
-from tangent_jax.core import placement, trees
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
@@ -43,7 +38,7 @@ Row = dict[str, Any]
 OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 Info = TypeVar("Info")
 OWN = (
-    "epoch", "step", "passes", "loss", "seconds", "steps", "examples", "gradient_norm", "step_norm", "non_finite",
+    "epoch", "step", "passes", "loss", "seconds", "steps", "examples", "gradient_norm", "non_finite",
     "examples_per_second", "noise_multiplier", "epsilon", "exact", "rounding", "certificate", "estimate",
 )  # fmt: skip
 """The names of the values of rows and logs, of all trainers; those that users measure have others."""
@@ -293,10 +288,3 @@ def run_identity(batches: Batches, *others: Any) -> str:
     data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.batch_size
     order = None if batches.key is None else (batches.key, batches.permutation(0))  # JAX's settings affect it too
     return identity(data, order, others, FORMAT, __version__)[:32]
-
-
-def norms_of(gradient: Tree, before: Tree, after: Tree) -> Float[Array, "2"]:
-    """The L2 norms of a gradient and of the step from one dw to the next, "2"."""
-    # else XLA computes the update twice, for dw and for its norm: up to 30 % of a step
-    gradient, before, after = jax.lax.optimization_barrier((gradient, before, after))
-    return jnp.stack([trees.norm(gradient), trees.norm(jax.tree.map(jnp.subtract, after, before))])

@@ -103,7 +103,9 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
         value, own = said.get(theirs), getattr(config, ours)
         is_headless = theirs == "num_classes" and not own  # features only: the head may be missing
         if value not in (None, own, [own, own]) and not is_headless:  # timm's patch_size may be a pair
-            raise InputError(f"{theirs} of {file.path} must be {value!r}, as config.json says; got {own} by its tensors")
+            raise InputError(
+                f"{theirs} of {file.path} must be {value!r}, as config.json says; got {own} by its tensors"
+            )
 
 
 def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
