@@ -181,7 +181,7 @@ def measure_component(config: Config, folder: str) -> dict[str, float]:
     for name, call in calls.items():
         measured[name] = float(np.median([seconds_of(call) for _ in range(config.repeats)]))
     plan = tj.store.plan_removal(store, names=["all"])
-    measured["remove all"] = seconds_of(lambda: tj.store.remove(store, plan))
+    measured["remove all"] = seconds_of(lambda: tj.store.remove(store, plan, cache=tj.Cache(Path(folder) / "cache")))
     return measured
 
 

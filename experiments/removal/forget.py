@@ -98,13 +98,13 @@ def dropping(config: Config, method: Method, store: tj.Store, sisa: np.ndarray) 
 def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
     """Removes half of the shards from a copy of the store, with a receipt, and compares the others bit for bit.
 
-    The copy does not know the caches, so their rows stay for the original.
+    The images stay in the caches, for the original.
     """
     copy = tj.Store(where)
     gone = [*source][1::2]
     for name in source:
         copy.add(name, source[name].dw, source.provenance(name).with_training(folders=()))
-    receipt = tj.store.remove(copy, tj.store.plan_removal(copy, names=gone))
+    receipt = tj.store.remove(copy, tj.store.plan_removal(copy, names=gone), cache=tj.Cache(where / "cache"))
     never = tj.compose({name: source[name] for name in source if name not in gone})
     wrong = verify(copy) + verify_receipt(copy, receipt.path)
     for line in wrong:
