@@ -3,7 +3,7 @@
     0, 1, 10        class indices: whole numbers, also those that pandas made floats (0.0, 10.0)
     cat, dog        class names, in Unicode's composed form (NFC), without surrounding spaces
     01, 02, 10      class names, if all are digits of one width
-    [cat, dog]      refused: lists in JSON or Python, and texts whose parts (by | ; or comma) are other labels
+    [cat, dog]      refused: lists in JSON or Python, and texts whose parts are other labels: cat|dog, "cat, dog", 0 2
     True, False     two classes of these names; beside a list of two classes, its second and its first
     no label        null, NaN, -1 among indices, the texts of NO_LABEL, which pandas reads as NaN, and no_label
 
@@ -18,7 +18,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,11 @@ INDEX = re.compile(r"([0-9]+)(\.0*)?")
 MINUS_ONE = re.compile(r"-1(\.0*)?")
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf(inity)?", re.IGNORECASE)
 DIGITS = re.compile(r"[0-9]+")
-UNLABELLED = frozenset({"nolabel", "unlabeled", "unlabelled", "unannotated"})
-"""Names without spaces, hyphens and letter case that programs give to images without a label: CVAT, FiftyOne."""
+UNLABELLED = re.compile(r"((no|without)(label|annotation)s?|(un|not)(labell?|annotat|tagg)ed)(data|images|set)?")
+"""Names without spaces, hyphens and letter case that programs give to images without a label: CVAT, FiftyOne, Azure."""
+BRACKETS = "[]{}()"
 LIST = "a list of labels (multi-label), where each image must have one class. Leave such rows out, or choose one label"
+OR_NAME = ", or if it is one name, list all names of classes in classes.txt in the folder of the data, one a line"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +132,7 @@ def together(values: Sequence[Any], names: tuple[str, ...] | None) -> list[Meani
     texts = {class_name(value) for value in values if isinstance(value, str)}
     are_listed = names is not None and texts - NO_LABEL <= {*names} and bool(texts & {*names})
     digits = {text for text in texts - NO_LABEL if DIGITS.fullmatch(text)}
+    places = places_of_parts(texts)
     is_padded = any(len(text) > 1 and text[0] == "0" for text in digits) and len({*map(len, digits)}) == 1
     are_names = names or () if are_listed else digits if is_padded else ()
 
@@ -136,22 +140,43 @@ def together(values: Sequence[Any], names: tuple[str, ...] | None) -> list[Meani
         text = class_name(value) if isinstance(value, str) else ""
         if text in are_names and text:
             return Meaning("class name", text)
-        return Meaning("misfit", LIST) if is_list(text, texts) else alone(value)
+        if is_literal_list(text):
+            return Meaning("misfit", LIST)
+        return Meaning("misfit", LIST + OR_NAME) if has_labels(text, texts, places) else alone(value)
 
     return [meaning(value) for value in values]
 
 
-def is_list(text: str, others: Set[str]) -> bool:
-    """True for a list in JSON or Python, and for parts that are labels of other rows."""
+def is_literal_list(text: str) -> bool:
+    """True for a list in JSON or Python."""
     for read in (json.loads, ast.literal_eval) if text[:1] in ("[", "{", "(") else ():
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return isinstance(read(text), (list, dict, tuple, set))
-    # names may hold commas: "maillot, tank suit" is a class of ImageNet, as "maillot" is
-    inner = text.strip("[]{}()")
-    return any(
-        mark in inner and enough(part.strip() in others for part in inner.split(mark) if part.strip())
-        for mark, enough in (("|", any), (";", any), (",", all))
-    )
+    return False
+
+
+def has_labels(text: str, others: Set[str], places: Mapping[str, Set[int]]) -> bool:
+    """True for a text whose parts are labels of other rows, or stand at several places of other texts."""
+    parts = parts_of(text)
+    if len(parts) > 1 and any(part in others or len(places[part]) > 1 for part in parts if part):
+        return True
+    # names may hold the others: "maillot, tank suit" is a class of ImageNet, as "maillot" is
+    several = re.split(r"\s+" if re.fullmatch(r"[0-9\s]+", text) else "[,/&+\u3001\uff0c]", text.strip(BRACKETS))
+    return len(several) > 1 and all(part.strip() in others for part in several if part.strip())
+
+
+def places_of_parts(texts: Iterable[str]) -> dict[str, set[int]]:
+    """The places at which each part stands in texts: of a taxonomy, such as animal|bird, it is always one."""
+    places: dict[str, set[int]] = {}
+    for text in texts:
+        for place, part in enumerate(parts_of(text)):
+            places.setdefault(part, set()).add(place)
+    return places
+
+
+def parts_of(text: str) -> list[str]:
+    """The parts of a text by the marks that no name holds."""
+    return [part.strip() for part in re.split(r"[|;\t\n]", text.strip(BRACKETS))]
 
 
 def alone(value: Any) -> Meaning:
@@ -207,7 +232,7 @@ def class_name(text: str) -> str:
 
 def is_unlabelled(name: str) -> bool:
     """True for the name of a folder, or a text, by which programs say that images have no label."""
-    return plain_name(name) in UNLABELLED
+    return UNLABELLED.fullmatch(plain_name(name)) is not None
 
 
 def plain_name(name: str) -> str:
@@ -216,16 +241,26 @@ def plain_name(name: str) -> str:
 
 
 def in_order(classes: Iterable[Any]) -> list[Any]:
-    """Returns classes sorted by name, or by number if each is a whole number: 2 before 10."""
-    names = [*classes]
-    are_numbers = all(isinstance(name, str) and re.fullmatch("0|[1-9][0-9]*", name) for name in names)
-    return sorted(names, key=int if are_numbers else None)
+    """Returns classes sorted by name, or by number if each is one: -1, 0.5, 2, 10."""
+    names = sorted(classes)
+    are_numbers = all(isinstance(name, str) and NUMBER.fullmatch(name) for name in names)
+    return sorted(names, key=Decimal) if are_numbers else names
 
 
 def note_alike(classes: Sequence[str]) -> None:
-    """Notes classes whose names differ in letter case, spaces or hyphens alone."""
+    """Notes classes whose names differ in letter case, spaces or hyphens alone; -1 and 1 differ in more."""
     first: dict[str, str] = {}
-    for name in classes:
+    for name in (name for name in classes if not NUMBER.fullmatch(name)):
         other = first.setdefault(plain_name(name), name)
         if other != name:
             note(f"{other} and {name} differ in letter case, spaces or hyphens alone: they are two classes")
+
+
+def note_joined(classes: Sequence[str]) -> None:
+    """Notes classes whose words are classes, too: names, as the ski mask of ImageNet, or lists of labels."""
+    joined = [name for name in classes if " " in name and {*name.split()} <= {*classes}]
+    if joined:
+        note(
+            f"{first_names(joined)}: read as names of classes, though their words are labels, too; if they are lists of"
+            " labels (multi-label), leave such rows out"
+        )

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import caseless_name
-from tangent_jax.data.labels import note_alike, read_labels
+from tangent_jax.data.labels import note_alike, note_joined, read_labels
 from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.sources import Dataset, Examples, pick
 from tangent_jax.data.splits import SPELLINGS, one_name_each, split_of_name
@@ -96,6 +96,8 @@ def dataset_of(rows: Rows) -> Dataset:
     check_labels(rows, labels.classes, splits)
 
     note_alike(labels.classes)
+    if rows.classes is None:
+        note_joined(labels.classes)
     seen = {*labels.numbers.tolist()}
     unseen = [name for i, name in enumerate(labels.classes) if i not in seen]
     empty = tuple(name for name in unseen if rows.empty is None or name in rows.empty)

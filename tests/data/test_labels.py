@@ -90,26 +90,56 @@ def test_a_list_of_classes_decides():
 
 @pytest.mark.parametrize(
     "text",
-    ['["a", "b"]', "['a']", '{"choices":["a","b"]}', "('a', 'b')", "[]", "[a, b]", "a|new", "a; b", "a,b", "b , a"],
+    [
+        '["a", "b"]',
+        "['a']",
+        '{"choices":["a","b"]}',
+        "('a', 'b')",
+        "[]",
+        "[a, b]",
+        "a|new",
+        "a; b",
+        "a,b",
+        "b , a",
+        "a/b",
+        "a & b",
+        "b+a",
+        "a\uff0cb",
+        "a\tnew",
+        "a\nb",
+    ],
 )
 def test_lists_in_a_text_are_refused(text):
     with pytest.raises(InputError, match=r"the label of row <2> in set is .*: a list of labels"):
         read_labels(["a", "b", text, "a"], None, "set", row)
 
 
-def test_lists_of_indices_are_refused():
-    with pytest.raises(InputError, match="the label of row <2> in set is '0,2': a list of labels"):
-        read_labels(["0", "2", "0,2"], None, "set", row)
+@pytest.mark.parametrize("values", [["0", "2", "0,2"], ["0", "2", "0 2"], ["a|b", "b|c"], ["x; a", "y; x"]])
+def test_lists_are_refused_without_names(values):
+    """By class indices, or by parts that change places; a name that looks like a list is listed, as advised."""
+    with pytest.raises(InputError, match=r"a list of labels .*, or if it is one name, list all .* in classes.txt"):
+        read_labels(values, None, "set", row)
+    assert read_labels(values, values, "set", row).classes == tuple(values)
 
 
 def test_names_with_commas_are_names():
     """As of ImageNet."""
-    names = ("[unk]", "maillot", "maillot, tank suit", "tiger, Panthera tigris")
+    names = (
+        "[unk]",
+        "animal|bird",
+        "animal|cat",
+        "maillot",
+        "maillot, tank suit",
+        "ski",
+        "ski mask",
+        "tiger, Panthera tigris",
+    )
     assert read_labels([*names], None, "set", row).classes == names
     assert read_labels(["a,b", "a", "b"], ("a", "a,b", "b"), "set", row).numbers.tolist() == [1, 0, 2]
 
 
-@pytest.mark.parametrize("text", ["no_label", "Unlabeled", "_unlabeled", "no label", "unlabelled"])
+@pytest.mark.parametrize("text", ["no_label", "Unlabeled", "_unlabeled", "no label", "unlabelled", "Untagged",
+                                  "not-labelled", "no annotations", "unlabeled_images"])  # fmt: skip
 def test_names_for_no_label_are_no_class(text):
     assert read_labels(["a", text, "b"], None, "set", row).numbers.tolist() == [0, -1, 1]
     assert read_labels(["a", text, "b"], ("a", text, "b"), "set", row).numbers.tolist() == [0, 1, 2]
@@ -261,3 +291,7 @@ def test_doubtful_labels_are_said(tmp_path):
     assert dataset.classes == ("Hat", "cup", "hat")
     (remark,) = dataset.remarks
     assert remark.startswith("Hat and hat differ in letter case, spaces or hyphens alone")
+    for split in ("train", "test"):
+        as_parquet(tmp_path / f"c/{split}.parquet", {"image": photos[:3], "label": ["ski", "ski mask", "mask"]}, {})
+    (remark,) = open_dataset(f"hf:{tmp_path / 'c'}").remarks
+    assert remark.startswith("ski mask: read as names of classes, though their words are labels, too")
