@@ -19,7 +19,7 @@ from tangent_jax.core.names import caseless_name, composed_name
 from tangent_jax.data.labels import in_order, is_unlabelled
 from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.sources import SUFFIXES
-from tangent_jax.data.splits import one_name_each, split_of_name
+from tangent_jax.data.splits import SPELLINGS, one_name_each, split_of_name
 from tangent_jax.io.records import first_names
 
 SYSTEM_NAMES = (
@@ -271,8 +271,17 @@ def classes_in(tree: Tree, root: str, where: object, outer: str, has_splits: boo
         note(f"folders in class folders belong to the class, such as those of {nested[0]}")
         return outer_folders(tree, root)
     inner = [{caseless_name(last(path)) for path in tree.folders(inside_wrappers(tree, top))} for top in nested]
-    if all(len(one) == 1 and one == inner[0] for one in inner):  # CLASS/images/IMAGE, as in Tiny ImageNet
-        return outer_folders(tree, root)
+    own = [{caseless_name(last(path))} for path in nested]
+    if inner == own or (len(inner[0]) == 1 and all(one == inner[0] for one in inner)):
+        return outer_folders(tree, root)  # CLASS/CLASS/IMAGE, of archives unpacked twice, or CLASS/images/IMAGE
+    leaves = tree.innermost(root)
+    between = (folder for leaf in leaves for folder in around(leaf) if root in around(folder))
+    splits = [folder for folder in between if caseless_name(last(folder)) in SPELLINGS]  # not SUN397's train_station
+    if splits:
+        raise InputError(
+            f"the classes of {where} must be clear; its {shown} hold folders of splits, such as {splits[0]}. Open the"
+            f" folder that holds them, {splits[0].rpartition('/')[0]}, or make {shown} the classes: write {outer}"
+        )
     if any(one & other for place, one in enumerate(inner) for other in inner[:place]):
         train, test = (quote(folder) for folder in nested[:2])
         others = (
@@ -283,7 +292,7 @@ def classes_in(tree: Tree, root: str, where: object, outer: str, has_splits: boo
             f"the classes of {where} must be clear; its {shown} hold folders of the same names: if they are classes,"
             f" write {outer}{'' if has_splits else others}"
         )
-    return {path: composed_name(path[len(root) + 1 if root else 0 :]) for path in tree.innermost(root)}
+    return {path: composed_name(path[len(root) + 1 if root else 0 :]) for path in leaves}
 
 
 def labelled(class_folders: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:

@@ -84,6 +84,25 @@ def test_innermost_folders_are_classes(tmp_path, root):
         open_dataset(f"folder:{tmp_path}")
 
 
+def test_splits_between_class_folders_are_asked(tmp_path):
+    """A station of SUN397 is no split. Each remedy opens as it is written."""
+    write(tmp_path, *(f"{name}/{i}.png" for name in ("a/abbey", "t/train_station/platform") for i in range(9)))
+    assert open_dataset(f"folder:{tmp_path}").classes == ("a/abbey", "t/train_station/platform")
+    write(tmp_path / "set", *both("images/train/", "images/test/", "masks/train/"))
+    with pytest.raises(InputError, match=r"its images, masks hold folders of splits, such as images/test") as error:
+        open_dataset(f"folder:{tmp_path}/set")
+    (inner,) = re.findall(r"the folder that holds them, (\w+)", str(error.value))
+    assert len(open_dataset(f"folder:{tmp_path}/set/{inner}").test) == 2
+    (spec,) = re.findall(r"write (folder:\S+)", str(error.value))
+    assert open_dataset(spec).classes == ("images", "masks")
+
+
+def test_archives_unpacked_twice_are_classes(tmp_path):
+    write(tmp_path, *(f"train/{name}/{name}/{i}.png" for name in ("cat", "dog") for i in range(3)), *both("test/"))
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert (dataset.classes, len(dataset.train), len(dataset.test)) == (("cat", "dog"), 6, 2)
+
+
 def test_folders_in_some_classes_are_said(tmp_path):
     write(tmp_path, *both("train/", "test/"), "train/emu/a/1.png", "test/emu/1.png")
     dataset = open_dataset(f"folder:{tmp_path}")
@@ -111,11 +130,15 @@ def test_folders_without_labels_are_left_out(tmp_path, name, root):
     assert "blank" in open_dataset(f"folder:{tmp_path}").classes
 
 
-def test_numbered_folders_are_ordered_by_number(tmp_path):
-    write(tmp_path, *both("train/", "test/", classes=("10", "2", "0")))
-    assert open_dataset(f"folder:{tmp_path}").classes == ("0", "2", "10")
+@pytest.mark.parametrize(
+    "names", [("0", "2", "10"), ("-2", "-1", "1", "10"), ("0.5", "2.5", "10.5"), ("1", "02", "10")]
+)
+def test_numbered_folders_are_ordered_by_number(tmp_path, names):
+    write(tmp_path, *both("train/", "test/", classes=names))
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert (dataset.classes, dataset.remarks) == (names, ())
     write(tmp_path, *both("train/", "test/", classes=("a",)))
-    assert open_dataset(f"folder:{tmp_path}").classes == ("0", "10", "2", "a")
+    assert open_dataset(f"folder:{tmp_path}").classes == (*sorted(names), "a")
 
 
 def test_remedies_of_unclear_splits_work(tmp_path):
