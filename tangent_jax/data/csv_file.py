@@ -29,7 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.names import caseless_name, composed_name
+from tangent_jax.core.names import caseless_name, composed_name, other_spellings
 from tangent_jax.data.columns import as_groups, classes_beside, options
 from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.left_out import leave_out, note
@@ -143,12 +143,19 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
 def read_json_lines(path: Place, lines: Sequence[str]) -> Table:
     """The table of a file with a JSON object in each line."""
     objects: dict[int, dict[str, str]] = {}
+    must = "csv: must name a CSV, or JSON with an object in each line"
+    how = (
+        'Write {"path": "a.jpg", "label": "cat"} in a line for each image, as to_json(FILE, orient="records",'
+        " lines=True) of pandas does"
+    )
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 objects[number] = flat(parse_json(line, f"line {number} of {path}"))
             except InputError as error:
-                raise InputError(f"csv: must name a CSV, or JSON with an object in each line; {error}") from error
+                raise InputError(f"{must}; {error}. {how}") from error
+    if len(objects) < 2:
+        raise InputError(f"{must}; {path} holds one object. {how}")
     header = [*dict.fromkeys(key for cells in objects.values() for key in cells)]
     rows = [[cells.get(key, "") for key in header] for cells in objects.values()]
     return Table(path, ",", header, rows, [*objects])
@@ -161,7 +168,8 @@ def flat(value: Any, name: str = "") -> dict[str, str]:
         for key, inner in value.items():
             cells |= flat(inner, f"{name}.{key}" if name else key)
         return cells
-    return {name: "" if value is None else value if isinstance(value, str) else json.dumps(value)}
+    text = value if isinstance(value, str) else str(value) if isinstance(value, bool) else json.dumps(value)
+    return {name: "" if value is None else text}
 
 
 def as_separator(text: str) -> str:
@@ -194,9 +202,10 @@ def divider(path: Place, line: str, wanted: set[str]) -> str:
 def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
     """Raises InputError unless each of the wanted columns, by kind, is there once."""
     wrong = {kind: name for kind, name in wanted.items() if table.header.count(name) != 1}
-    if not wrong:
+    images = [cell for cell in table.header if cell.lower().endswith(SUFFIXES)]
+    if not wrong and wanted["image"] not in images:
         return
-    if any(cell.lower().endswith(SUFFIXES) for cell in table.header):
+    if images:
         header = missing_header(table, wanted)
         divided = ", divided by a tab" if table.separator == "\t" else ""
         how = f"Add this line before it{divided}: {header}" if header else "Add a line that names all columns"
@@ -205,10 +214,27 @@ def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
             f" {short(table.separator.join(table.header))}. {how}"
         )
     choices = "&".join(f"{kind}=COLUMN" for kind in wrong)
+    how = f"Write ?{choices} to choose, or correct the line"
+    hot = one_hot_columns(table) if "label" in wrong else []
+    if hot:
+        start = table.header.index(hot[0])
+        how = (
+            f"{first_names(hot)} hold a 1 for the class of each image: write one column, in pandas"
+            f' table["{wanted["label"]}"] = table.iloc[:, {start}:{start + len(hot)}].idxmax(axis=1)'
+        )
     raise InputError(
         f"the first line of {table.path} must name one column {' and '.join(wrong.values())}; it names"
-        f" {first_names(table.header)}. Write ?{choices} to choose, or correct the line"
+        f" {first_names(table.header)}. {how}"
     )
+
+
+def one_hot_columns(table: Table) -> list[str]:
+    """The columns of 0 and 1, if there are several side by side and each row has a single 1 in them; else none."""
+    texts = {name: table.column(name) for name in table.header if name and table.header.count(name) == 1}
+    columns = {name: cells for name, cells in texts.items() if {*cells} <= {"0", "1", "0.0", "1.0"}}
+    is_one_hot = len(columns) > 1 and all(sum(map(float, row)) == 1 for row in zip(*columns.values(), strict=True))
+    is_together = ",".join(columns) in ",".join(table.header)
+    return [*columns] if is_one_hot and is_together else []
 
 
 def missing_header(table: Table, wanted: Mapping[str, str]) -> str:
@@ -239,8 +265,8 @@ def read_splits(table: Table, name: str) -> list[str]:
             f"the column {name} of {table.path} must say the split of each row; its name does not say what its truth"
             " values mean. Name it is_valid, is_test or is_train"
         )
-    # one word in two letter cases is one name
-    return [answers[text] or caseless_name(text) or "no split" for text in texts]
+    spelled: dict[str, str] = {}  # one word in two letter cases is one name
+    return [answers[text] or spelled.setdefault(caseless_name(text), text) or "no split" for text in texts]
 
 
 def note_unread_splits(table: Table, wanted: set[str]) -> None:
@@ -293,11 +319,14 @@ class Files:
 
     def find(self, text: str) -> str | None:
         """The file of a path in another spelling, or the only image of this name in the folders below; or None."""
-        path = str(PurePosixPath(BUCKET.sub("", text.replace("\\", "/"), count=1)))
-        if (self.root / path).is_file():
-            return path
-        found = [file for file in self.by_path.get(caseless_name(path), []) if (self.root / file).is_file()]
-        found = found or self.named(text)
+        plain = BUCKET.sub("", text.removeprefix("file://"), count=1)
+        for path in (str(PurePosixPath(plain.replace("\\", "/"))), *other_spellings(plain)):
+            if (self.root / path).is_file():
+                return path
+            found = [file for file in self.by_path.get(caseless_name(path), []) if (self.root / file).is_file()]
+            if len(found) == 1:
+                return found[0]
+        found = self.named(text)
         return found[0] if len(found) == 1 else None
 
     def named(self, text: str) -> list[str]:

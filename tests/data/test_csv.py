@@ -118,6 +118,15 @@ def test_a_missing_header_is_said(tmp_path, row, header):
 def test_columns_without_a_header_may_be_unclear(tmp_path):
     refused(listing(tmp_path, "a/0.png,x,y\na/1.png,x,z"), r"a row, .*\. Add a line that names all columns")
     refused(listing(tmp_path, "my a/0.png 0\nmy a/1.png 1"), r"a row, .*\. Add a line that names all columns")
+    spec = listing(tmp_path, "a/0.png,x\na/1.png,x\na/2.png,y")
+    refused(f"{spec}?image=a/0.png&label=x", "its first line is a row")
+
+
+def test_one_hot_columns_are_named(tmp_path):
+    rows = [f"a/{i}.png, {i % 2}, {1 - i % 2}, {i}" for i in range(6)]
+    spec = listing(tmp_path, "\n".join(["path, x, y z, age", *rows]))
+    refused(spec, r'x, y z hold a 1 for the class .* table\["label"\] = table.iloc\[:, 1:3\].idxmax\(axis=1\)')
+    refused(listing(tmp_path, "path,x,y\na/0.png,0,1\na/1.png,1,1"), r"it names path, x, y. Write \?label=COLUMN")
 
 
 @pytest.mark.parametrize(
@@ -137,6 +146,9 @@ def test_json_lines_are_read(tmp_path, line, query):
     )
     dataset = open_dataset(f"{spec}?{query}")
     assert (dataset.classes, sum(sizes(dataset).values())) == (("x", "y"), 6)
+
+    bools = [f'{{"path": "a/{i}.png", "label": {"true" if i % 2 else "false"}}}' for i in range(6)]
+    assert open_dataset(listing(tmp_path, "\n".join(bools))).classes == ("False", "True")
 
 
 # Paths
@@ -184,6 +196,14 @@ def test_names_are_found_in_folders_below(tmp_path):
     refused(f"{spec}?folder=part_1", "3 of 4 .* are missing, such as 'part_1/part_1/k0.jpg'")
 
 
+@pytest.mark.parametrize("path", ["my%20a/0.png", "'my a/0.png'", "file://ROOT/my%20a/0.png", ".\\my a\\0.PNG"])
+def test_other_spellings_of_paths_are_found(tmp_path, path):
+    rows = [f"{path.replace('ROOT', str(tmp_path))},x,train", "b.png,y,train", "c.png,x,test", "d.png,y,test"]
+    dataset = open_dataset(listing(tmp_path, table(rows=rows), "my a/0.png", "b.png", "c.png", "d.png"))
+    assert dataset.train.names[0].removeprefix(f"{tmp_path}/") == "my a/0.png"
+    assert "1 files are written otherwise in l.csv" in dataset.remarks[0]
+
+
 @pytest.mark.parametrize("path", ["C:\\data\\a\\0.png", "/kaggle/input/a/0.png", "data/a/0.png", "none.png"])
 def test_a_missing_image_is_named_with_its_remedy(tmp_path, path):
     spec = listing(tmp_path, table(header="path,label", rows=[f"{path},x", "a/1.png,y"]), "a/0.png", "a/1.png")
@@ -219,6 +239,12 @@ def test_unread_split_column_is_named(tmp_path):
 
 def test_letter_case_of_splits_makes_no_difference(tmp_path):
     rows = [f"a/{i}.png,{'xy'[i % 2]},{'Train' if i < 2 else 'train' if i < 4 else 'Test'}" for i in range(6)]
+    assert sizes(open_dataset(listing(tmp_path, table(rows=rows)))) == {"train": 4, "test": 2}
+
+
+def test_capital_letters_begin_words_of_splits(tmp_path):
+    """FER2013's PublicTest."""
+    rows = [f"a/{i}.png,{'xy'[i % 2]},{'Training' if i < 4 else 'PublicTest'}" for i in range(6)]
     assert sizes(open_dataset(listing(tmp_path, table(rows=rows)))) == {"train": 4, "test": 2}
 
 
@@ -271,6 +297,10 @@ def test_class_named_none_needs_a_list(tmp_path):
         (
             '{"images": [{"id": 1}],\n "annotations": []}',
             "or JSON with an object in each line; line 1 of .* must be JSON",
+        ),
+        (
+            '{"0.png": "a", "1.png": "b"}',
+            "or JSON with an object in each line; .* holds one object. Write {.path.: .* in a line",
         ),
         ('["0.png", "a"]', "or JSON with an object in each line; line 1 of .* must be a JSON object"),
         ("label,path\ntraining,0.png\ntest,0.png", r"must be classes; they are names of splits, test, training"),
