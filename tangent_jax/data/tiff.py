@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from PIL.TiffImagePlugin import ImageFileDirectory_v2
+from PIL.TiffImagePlugin import COMPRESSION_INFO, ImageFileDirectory_v2
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.formats import CONVERT
@@ -27,6 +27,7 @@ COLOURS_OF = {RGB: 3, CMYK: 4, YCBCR: 3}  # samples of a pixel's colour, where i
 ALPHA = (1, 2)  # values of ExtraSamples: transparency, multiplied in or not
 SENSOR = (32803, 34892)
 CIELAB = (8, 9, 10)
+WEBP = 50001  # a compression that Pillow knows, and its libtiff on PyPI does not
 READ_BITS = (1, 2, 4, 8, 12, 16)
 LONG = (b"+\0", b"\0+")  # the version in the header of a BigTIFF
 LONG_NUMBER = 4  # the type of a tag of 32-bit numbers
@@ -62,6 +63,9 @@ def unread_samples(page: Any, is_big_endian: bool) -> str:
     for kind in kinds:
         if kind in KINDS:
             return f"of {KINDS[kind]}, whose range it does not state"
+    method = page.get(COMPRESSION, 1)
+    if method not in COMPRESSION_INFO or method == WEBP:
+        return f"compressed by the method {method} (JPEG 2000, JPEG XL, WebP or another), which Pillow does not read"
     if colours in CIELAB:
         return "in CIELAB colours"
     spare = samples - COLOURS_OF.get(colours, 1)

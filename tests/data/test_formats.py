@@ -239,6 +239,10 @@ def test_tiff_preview_is_no_second_picture(pages):
         (tiff({**LARGE, "inner": {**LARGE, 262: 32803}}), "camera raw"),
         (tiff({**LARGE, 262: 34892}), "camera raw"),
         (tiff({"pixels": packed(5, 14), 258: 14}), "of 14 bits a sample"),
+        *(
+            (tiff({**LARGE, 259: way}), f"compressed by the method {way} ")
+            for way in (33005, 34712, 34887, 50001, 50002)
+        ),
         (tiff({"pixels": packed(5, 32), 258: 32}), "of 32 bits a sample"),
         (tiff({"pixels": packed(5, 16), 258: 16, 339: 3}), "of floats, whose range it does not state"),
         (tiff({"pixels": packed(5, 8), 339: 2}), "of signed numbers"),
