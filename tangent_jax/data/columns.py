@@ -2,21 +2,24 @@
 
 PATH?image=NAME&label=NAME      the columns, needed if several fit
 PATH?group=NAME                 training images with the same entry in this column are held out together
-classes.txt, classnames.txt     beside the data: one class name per line, in the order of the class indices
+classes.txt, classnames.txt     beside the data: one class name per line, in the order of the class indices, which
+                                may stand before the names
 
 Columns that describe an image, such as its width, are labels only if they are chosen.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.labels import NO_LABEL
+from tangent_jax.data.left_out import note
 from tangent_jax.data.splits import SPELLINGS
 from tangent_jax.io.paths import Place
-from tangent_jax.io.records import first_names, read_lines
+from tangent_jax.io.records import first_names, read_lines, short
 
 MUST = {
     "image": "the encoded bytes of one image",
@@ -25,7 +28,7 @@ MUST = {
 }
 
 
-DESCRIPTIONS = ("width", "height", "size", "id", "index", "inx", "count", "image_id", "__index_level_0__")
+DESCRIPTIONS = ("width", "height", "size", "id", "index", "inx", "count", "image_id", "split", "__index_level_0__")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,8 @@ def choose(kind: str, chosen: Mapping[str, str], columns: Sequence[Column], wher
     """The column of images, labels or groups, `kind`: the chosen one, the stated one, or the only one that fits."""
     name = chosen.get(kind)
     held = first_names([f"{column.name} ({column.holds})" for column in columns]) or "none"
+    if kind == "label" and name != "split" and any(column.name == "split" and column.fits for column in columns):
+        note("the column split is not read: splits are in the names of files and folders")
     if name is not None:
         named = [column for column in columns if column.name == name]
         if not named:
@@ -88,4 +93,15 @@ def classes_beside(folder: Place) -> tuple[str, ...] | None:
     """The names of classes.txt or classnames.txt in a folder, or around the folder of a split; None without them."""
     folders = (folder, folder.parent) if folder.name.lower() in SPELLINGS else (folder,)
     paths = [place / name for place in folders for name in ("classes.txt", "classnames.txt")]
-    return next((tuple(read_lines(path)) for path in paths if path.is_file()), None)
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        return None
+    lines = read_lines(path)
+    numbered = [re.fullmatch(r"([0-9]+)\s*[\s:,]\s*(.+)", line) for line in lines]
+    numbers = [int(match[1]) for match in numbered if match]
+    names = tuple(match[2] for match in numbered if match)
+    is_numbered = numbers in ([*range(len(lines))], [*range(1, len(lines) + 1)])  # PaddleClas's, CUB's
+    if not names or not is_numbered or len({*names}) < len(names):  # 1 euro, 2 euro
+        return tuple(lines)
+    note(f"the numbers before the names of {path.name} are left out, such as that of {short(lines[0])}")
+    return names

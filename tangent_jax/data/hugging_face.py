@@ -53,9 +53,10 @@ def hugging_face(where: str) -> Rows:
     path = existing_path(name)
     root = path if path.is_dir() else path.parent
     files = data_files(path) if path.is_dir() else [path]
-    schemas = {file: read_whole(file, schema_of) for file in files}
+    relative = {file: str(file.relative_to(root)) for file in files}
+    schemas = {file: without_folders(read_whole(file, schema_of), name) for file, name in relative.items()}
     first = files[0]
-    places = {file: partition_of(str(file.relative_to(root))) for file in files}
+    places = {file: partition_of(name) for file, name in relative.items()}
     partitions = {file: columns for file, (columns, _) in places.items()}
     image, label, group = columns(schemas[first], partitions[first], chosen, first)
     check_schemas(path, schemas, partitions, [image, label] if group is None else [image, label, group])
@@ -88,7 +89,7 @@ def hugging_face(where: str) -> Rows:
         partial(place_of, ordered, ends, image),
         class_names(schemas[first], label, first) or names_in_readme(root, first, label) or classes_beside(root),
         groups=None if group is None else as_groups(groups),
-        row=partial(row_name, tuple(str(file.relative_to(root)) for file in ordered), ends),
+        row=partial(row_name, tuple(relative[file] for file in ordered), ends),
     )
 
 
@@ -127,6 +128,12 @@ def partition_of(file: str) -> tuple[dict[str, str | None], str]:
         else:
             folders.append(split or folder)
     return columns, "/".join([*folders, PurePath(file).name])
+
+
+def without_folders(schema: Any, file: str) -> Any:
+    """The schema without the columns that the folders KEY=VALUE of a file are: polars writes them into it, too."""
+    keys = {unquote(folder.partition("=")[0]) for folder in file.split("/")[:-1] if "=" in folder}
+    return arrow().schema([field for field in schema if field.name not in keys], schema.metadata)
 
 
 def data_files(path: Any) -> list[Any]:

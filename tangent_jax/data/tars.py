@@ -147,13 +147,14 @@ def choose_label(samples: Sequence[Sample], chosen: Mapping[str, str], root: Pla
             kinds.setdefault(field, set()).add(KINDS[type(label)])
     last = {field: field.rpartition(".")[2] for field in kinds}
     are_texts = {*last.values()} <= {*TEXTS, *NUMBERS}  # captions, unless there is nothing else
+    plain = {"whole numbers", "texts", "null"}
+    plain = plain if any(several <= plain for several in kinds.values()) else {*KINDS.values()}
     columns = []
     for field in sorted(kinds):
         is_of_rank = (
             field == "cls" if "cls" in kinds else last[field] not in NUMBERS and (are_texts or last[field] not in TEXTS)
         )
-        is_plain_label = kinds[field] <= {"whole numbers", "texts", "null"}
-        fits = "lists" not in kinds[field] and (kind in chosen or (is_of_rank and is_plain_label))
+        fits = "lists" not in kinds[field] and (kind in chosen or (is_of_rank and kinds[field] <= plain))
         columns.append(Column(field, " and ".join(sorted(kinds[field])), fits))
     return choose(kind, chosen, columns, root)
 

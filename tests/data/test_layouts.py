@@ -3,6 +3,8 @@
 import os
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from data.layouts import FEATURES, FORMATS, IMAGE, ROWS, as_parquet, as_saved, as_table, refused
 from photos import picture
@@ -108,6 +110,13 @@ def test_folders_are_columns(tmp_path):
         "label=split must name a column of .*; its columns are .*, width .int64., label .folders.",
     )
     assert open_dataset(f"{spec}?label=label&group=who").train.groups
+    for file in (tmp_path / "set").glob("**/*.parquet"):  # polars writes the columns of folders into the files, too
+        table = pq.read_table(file, partitioning=None)
+        for name in ("split", "label"):
+            table = table.append_column(name, pa.array(["x"] * len(table)))
+        pq.write_table(table, file)
+    dataset = open_dataset(spec)
+    assert (dataset.classes, {*dataset.splits}) == (("cat", "dog"), {"train", "test"})
     (tmp_path / "set/split=train/label=cat").rename(tmp_path / "set/split=train/cat")
     refused(spec, "all files of .* must have image and label of one type")
 
@@ -127,6 +136,15 @@ def test_a_column_of_widths_is_no_label(tmp_path):
         as_parquet(tmp_path / f"{split}.parquet", columns, {"image": IMAGE})
     refused(f"hf:{tmp_path}", r"must have a column of labels.* its columns are .*\. Write \?label=COLUMN to take one")
     assert open_dataset(f"hf:{tmp_path}?label=width").classes == ("8", "9")
+
+
+def test_a_column_of_splits_is_said(tmp_path):
+    columns = {"image": PHOTOS, "label": ["a", "b"] * 4, "split": ["train"] * 6 + ["test"] * 2}
+    as_parquet(tmp_path / "all.parquet", columns, {"image": IMAGE})
+    for spec in (f"hf:{tmp_path}", f"hf:{tmp_path}?label=label"):
+        dataset = open_dataset(spec)
+        assert dataset.classes == ("a", "b")
+        assert "the column split is not read: splits are in the names of files and folders" in dataset.remarks
 
 
 def test_two_columns_may_be_the_label(tmp_path):

@@ -32,11 +32,12 @@ def test_tar_labels_are_names_or_json(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["classnames.txt", "classes.txt"])
-def test_names_of_classes_are_beside_tars(tmp_path, name):
+@pytest.mark.parametrize("text", ["a cat\na dog\n", "0 a cat\n1 a dog\n", "1: a cat\n2: a dog\n"])
+def test_names_of_classes_are_beside_tars(tmp_path, name, text):
     """As CLIP_benchmark has them: ROOT/classnames.txt, ROOT/train/0.tar."""
     for split in ("train", "test"):
         as_tar(tmp_path / f"{split}/0.tar", [m for i in range(4) for m in sample(i, f"{i % 2}".encode())])
-    (tmp_path / name).write_text("a cat\na dog\n")
+    (tmp_path / name).write_text(text)
     assert open_dataset(f"wds:{tmp_path}").classes == ("a cat", "a dog")
     assert open_dataset(f"wds:{tmp_path}/train/{{0..0}}.tar").classes == ("a cat", "a dog")
 
@@ -224,6 +225,12 @@ def test_pattern_chooses_split_of_two_names(tmp_path):
         two(tmp_path, name)
     refused(f"wds:{tmp_path}", "must have one name, and train and train_small both say train")
     assert len(open_dataset(f"wds:{tmp_path}/{{train-*,test}}.tar").train) == 4
+
+
+def test_a_field_of_booleans_alone_is_the_label(tmp_path):
+    texts = [b'{"is_cat": true}', b'{"is_cat": false}']
+    as_tar(tmp_path / "train.tar", [m for i in range(4) for m in sample(i, texts[i % 2], "json")])
+    assert open_dataset(f"wds:{tmp_path}").classes == ("False", "True")
 
 
 def test_a_field_of_lists_is_no_label(tmp_path):
