@@ -22,7 +22,7 @@ from tangent_jax.io.paths import Place
 from tangent_jax.io.records import first_names, read_lines, short
 
 MUST = {
-    "image": "the encoded bytes of one image",
+    "image": "the encoded bytes of one image (csv: reads a table of their paths)",
     "label": "one class index, class name or Boolean",
     "group": "one number, text or Boolean",
 }

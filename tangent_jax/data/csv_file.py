@@ -36,10 +36,16 @@ from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.rows import Rows, by_name
 from tangent_jax.data.sources import SUFFIXES, existing_path, place_of_file, read_file
 from tangent_jax.data.splits import NO, SPELLINGS, YES, split_of_flag
-from tangent_jax.io.paths import Place, names_below
+from tangent_jax.io.paths import Place, names_below, read_range
 from tangent_jax.io.records import first_names, parse_json, read_text, short
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+PACKED = {
+    b"\x1f\x8b": "a gzipped file. Unpack it: gunzip PATH",
+    b"PK\3\4": "a workbook of Excel or a zip. Save it as CSV UTF-8, or open a zip of images as folder:PATH",
+    b"PAR1": "parquet. Open it as hf:PATH, or write it as a CSV if it holds paths instead of images",
+}
+"""What a file is that begins so, and what to do with it."""
 BUCKET = re.compile(r"[A-Za-z0-9]+://[^/]*/")
 
 
@@ -65,6 +71,10 @@ def csv_file(where: str) -> Rows:
     path = existing_path(name)
     if not path.is_file():
         raise InputError(f"csv: must name a CSV file; {path} is a folder")
+    start = read_range(path, 0, 4)
+    for mark, what in PACKED.items():
+        if start.startswith(mark):
+            raise InputError(f"csv: must name a CSV file; {path} is {what.replace('PATH', str(path))}")
     folder = chosen.pop("folder", "").rstrip("/")
     if not (path.parent / folder).is_dir():
         raise InputError(f"folder must be the images' folder beside {path.name}; there is no {folder}")
@@ -117,7 +127,7 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
     if first.lstrip()[:1] in ("{", "["):
         return read_json_lines(path, lines)
     separator = as_separator(sep) if sep is not None else guess or divider(path, first, wanted)
-    reader = csv.reader(iter(lines[skipped:]), delimiter=separator, skipinitialspace=separator == " ", strict=True)
+    reader = csv.reader(iter(lines[skipped:]), delimiter=separator, skipinitialspace=True, strict=True)
     try:
         found = [(reader.line_num + skipped, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:

@@ -64,10 +64,17 @@ def test_separator_is_stated_or_chosen(tmp_path):
         listing(tmp_path, "file;kind,b\na/0.png;x,1"), "must show what divides its columns; it has , and ;. Write .sep="
     )
     refused(f"{spec}?sep=ab", "sep must be one character")
+    assert open_dataset(listing(tmp_path, table().replace(",x", ', "x"').replace(",y", ', "y"'))).classes == ("x", "y")
 
 
 def test_other_encoding_says_how_to_save(tmp_path):
     refused(listing(tmp_path, table(), encoding="utf-16-le"), r"UTF-16 with its mark")
+
+
+@pytest.mark.parametrize(("start", "words"), [(b"\x1f\x8b\x08", "gunzip"), (b"PK\3\4", "Excel"), (b"PAR1", "hf:")])
+def test_other_kinds_of_tables_are_named(tmp_path, start, words):
+    (tmp_path / "l.csv").write_bytes(start + bytes(64))
+    refused(f"csv:{tmp_path}/l.csv", f"must name a CSV file; .* is .*{words}")
 
 
 def test_blank_columns_and_lines_are_not_read(tmp_path):
