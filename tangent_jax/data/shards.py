@@ -13,6 +13,7 @@ from tangent_jax.core.checks import InputError, finite_number, whole_number
 from tangent_jax.core.names import caseless_name, normal_name, other_spellings
 from tangent_jax.core.owners import Owner
 from tangent_jax.data.columns import options
+from tangent_jax.data.csv_file import divider
 from tangent_jax.io.paths import passing_copy
 from tangent_jax.io.records import read_text, short
 
@@ -120,8 +121,10 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     with passing_copy(where) as path:
         if not path.exists():
             raise InputError(f"{path} must be a CSV of file,owner; it does not exist")
-        lines = csv.reader(read_text(path).splitlines())
-    rows = [[cell.strip() for cell in row] for row in lines if row]
+        lines = [line for line in read_text(path).splitlines() if line.strip()]
+        first = "".join(lines[:1])
+        separator = "," if "," in first else divider(path, first, set())  # Excel writes semicolons in some languages
+    rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator, skipinitialspace=True)]
     pairs = file_and_owner(where, rows, chosen)
     short = [pair for pair in pairs if len(pair) != 2 or not all(pair)]
     if short:

@@ -35,6 +35,9 @@ def test_every_example_is_in_exactly_one_shard(made):
         ["Owner,photo", "ben,hat/0.png", "ann,hat/1.png"],
         ["shop,image", "ben,hat/0.png", "ann,hat/1.png"],
         ["id,owner,file_name", "1,ben,hat/0.png", "2,ann,hat/1.png"],
+        ["file;owner", "hat/0.png;ben", " ", "hat/1.png;ann"],
+        ["owner\tfile", "ben\that/0.png", "ann\that/1.png"],
+        ['"file", "owner"', '"hat/0.png", "ben"', '"hat/1.png", "ann"'],
     ],
 )
 @pytest.mark.parametrize("names", [("hat/0.png", "hat/1.png"), ("./hat/0.png", "./hat/1.png")])
