@@ -26,6 +26,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
+from posixpath import join, normpath
 from typing import Any
 
 from tangent_jax.core.checks import InputError
@@ -36,7 +37,7 @@ from tangent_jax.data.left_out import leave_out, note
 from tangent_jax.data.rows import Rows, by_name
 from tangent_jax.data.sources import SUFFIXES, existing_path, place_of_file, read_file
 from tangent_jax.data.splits import NO, SPELLINGS, YES, split_of_flag
-from tangent_jax.io.paths import Place, names_below, read_range
+from tangent_jax.io.paths import Place, absolute, names_below, read_range
 from tangent_jax.io.records import first_names, parse_json, read_text, short
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
@@ -87,9 +88,10 @@ def csv_file(where: str) -> Rows:
     if "split" not in wanted:
         note_unread_splits(table, {*wanted.values()})
 
+    root = f"{absolute(path.parent)}/"
+    plain = [text.removeprefix("file://") for text in table.column(wanted["image"])]
     texts = [
-        str(PurePosixPath(folder, text)) if text and not BUCKET.match(text) else text
-        for text in table.column(wanted["image"])
+        normpath(join(folder, text)).removeprefix(root) if text and not BUCKET.match(text) else text for text in plain
     ]
     files = find_images(table, texts, folder)
     labels = table.column(wanted["label"])
@@ -329,7 +331,7 @@ class Files:
 
     def find(self, text: str) -> str | None:
         """The file of a path in another spelling, or the only image of this name in the folders below; or None."""
-        plain = BUCKET.sub("", text.removeprefix("file://"), count=1)
+        plain = BUCKET.sub("", text, count=1)
         for path in (str(PurePosixPath(plain.replace("\\", "/"))), *other_spellings(plain)):
             if (self.root / path).is_file():
                 return path
