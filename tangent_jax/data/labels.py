@@ -161,8 +161,9 @@ def has_labels(text: str, others: Set[str], places: Mapping[str, Set[int]]) -> b
     if len(parts) > 1 and any(part in others or len(places[part]) > 1 for part in parts if part):
         return True
     # names may hold the others: "maillot, tank suit" is a class of ImageNet, as "maillot" is
-    several = re.split(r"\s+" if re.fullmatch(r"[0-9\s]+", text) else "[,/&+\u3001\uff0c]", text.strip(BRACKETS))
-    return len(several) > 1 and all(part.strip() in others for part in several if part.strip())
+    several = [part.strip() for part in re.split("[,/&+\u3001\uff0c]", text.strip(BRACKETS)) if part.strip()]
+    are_indices = re.fullmatch(r"[0-9]+(\s+[0-9]+)+", text) is not None
+    return are_indices or (len(several) > 1 and {*several} <= others)
 
 
 def places_of_parts(texts: Iterable[str]) -> dict[str, set[int]]:

@@ -146,7 +146,7 @@ def check_labels(rows: Rows, classes: Sequence[str], splits: dict[str, Examples]
     if rows.classes is None and {*map(caseless_name, classes)} <= {*SPELLINGS}:
         raise InputError(
             f"the labels of {rows.path} must be classes; they are names of splits, {first_names(classes)}."
-            " ?label=COLUMN chooses another column, and ?split=COLUMN reads this one"
+            " ?label=COLUMN chooses another column, and of csv: ?split=COLUMN reads this one"
         )
     if rows.classes is None and count == len(classes) > 1 and {"", "train"} & {*splits}:
         raise InputError(

@@ -189,7 +189,10 @@ class Dataset:
         """The data set; InputError unless two classes have images, and each class with an image has one to train on."""
         filled = len(self.classes) - len(self.empty)
         if filled < 2:
-            raise InputError(f"{self.name} must have at least two classes; got {filled}")
+            raise InputError(
+                f"{self.name} must have at least two classes; got {filled}. Put the images of each class in a"
+                " folder, or name their classes in a column of labels"
+            )
         trained = {*self.train.labels.tolist()}
         lacking = [name for i, name in enumerate(self.classes) if i not in trained and name not in self.empty]
         if lacking:

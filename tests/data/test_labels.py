@@ -114,7 +114,7 @@ def test_lists_in_a_text_are_refused(text):
         read_labels(["a", "b", text, "a"], None, "set", row)
 
 
-@pytest.mark.parametrize("values", [["0", "2", "0,2"], ["0", "2", "0 2"], ["a|b", "b|c"], ["x; a", "y; x"]])
+@pytest.mark.parametrize("values", [["0", "2", "0,2"], ["0", "1 2"], ["a|b", "b|c"], ["x; a", "y; x"]])
 def test_lists_are_refused_without_names(values):
     """By class indices, or by parts that change places; a name that looks like a list is listed, as advised."""
     with pytest.raises(InputError, match=r"a list of labels .*, or if it is one name, list all .* in classes.txt"):
@@ -122,19 +122,19 @@ def test_lists_are_refused_without_names(values):
     assert read_labels(values, values, "set", row).classes == tuple(values)
 
 
-def test_names_with_commas_are_names():
-    """As of ImageNet."""
-    names = (
-        "[unk]",
-        "animal|bird",
-        "animal|cat",
-        "maillot",
-        "maillot, tank suit",
-        "ski",
-        "ski mask",
-        "tiger, Panthera tigris",
-    )
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("[unk]", "maillot", "maillot, tank suit", "ski", "ski mask", "tiger, Panthera tigris"),  # ImageNet
+        ("animal|bird", "animal|cat"),  # a taxonomy
+        ("&", "+", ",", "/", ";", "A", "A+", "|"),  # characters
+    ],
+)
+def test_names_with_marks_are_names(names):
     assert read_labels([*names], None, "set", row).classes == names
+
+
+def test_a_listed_name_is_no_list():
     assert read_labels(["a,b", "a", "b"], ("a", "a,b", "b"), "set", row).numbers.tolist() == [1, 0, 2]
 
 

@@ -212,7 +212,7 @@ BAD = {
     "no image": (
         {"caption": ["a"], "label": [0]},
         None,
-        r"a column of images, each .* image \(csv: reads a table of their paths\); its columns are caption \(string\), label",
+        r"a column of images, each .* \(csv: reads a table of their paths\); its columns are caption \(string\), label",
     ),
     "no label": (
         {"image": PHOTOS[:1]},
