@@ -162,7 +162,7 @@ def has_labels(text: str, others: Set[str], places: Mapping[str, Set[int]]) -> b
         return True
     # names may hold the others: "maillot, tank suit" is a class of ImageNet, as "maillot" is
     several = [part.strip() for part in re.split("[,/&+\u3001\uff0c]", text.strip(BRACKETS)) if part.strip()]
-    are_indices = re.fullmatch(r"[0-9]+(\s+[0-9]+)+", text) is not None
+    are_indices = re.fullmatch(r"[0-9]+([\s,]+[0-9]+)+", text) is not None
     return are_indices or (len(several) > 1 and {*several} <= others)
 
 
@@ -259,7 +259,8 @@ def note_alike(classes: Sequence[str]) -> None:
 
 def note_joined(classes: Sequence[str]) -> None:
     """Notes classes whose words are classes, too: names, as the ski mask of ImageNet, or lists of labels."""
-    joined = [name for name in classes if " " in name and {*name.split()} <= {*classes}]
+    names = {*classes}
+    joined = [name for name in classes if " " in name and {*name.split()} <= names]
     if joined:
         note(
             f"{first_names(joined)}: read as names of classes, though their words are labels, too; if they are lists of"

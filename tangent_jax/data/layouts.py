@@ -275,9 +275,10 @@ def classes_in(tree: Tree, root: str, where: object, outer: str, has_splits: boo
     if inner == own or (len(inner[0]) == 1 and all(one == inner[0] for one in inner)):
         return outer_folders(tree, root)  # CLASS/CLASS/IMAGE, of archives unpacked twice, or CLASS/images/IMAGE
     leaves = tree.innermost(root)
-    between = (folder for leaf in leaves for folder in around(leaf) if root in around(folder))
+    between = [folder for leaf in leaves for folder in around(leaf) if root in around(folder)]
     splits = [folder for folder in between if caseless_name(last(folder)) in SPELLINGS]  # not SUN397's train_station
-    if splits:
+    splits += [leaf for leaf in leaves if caseless_name(last(leaf)) in SPELLINGS]
+    if {*splits} & {*between} or len({SPELLINGS[caseless_name(last(folder))] for folder in splits}) > 1:
         raise InputError(
             f"the classes of {where} must be clear; its {shown} hold folders of splits, such as {splits[0]}. Open the"
             f" folder that holds them, {splits[0].rpartition('/')[0]}, or make {shown} the classes: write {outer}"

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from data.compatibility import Row, folder, outcome, png
-from data.folder_layouts import FOLDER_LAYOUTS, both
+from data.folder_layouts import FOLDER_LAYOUTS, SPLIT, both
 from hypothesis import given
 from hypothesis import strategies as st
 from photos import as_zip, picture, write
@@ -88,6 +88,13 @@ def test_splits_between_class_folders_are_asked(tmp_path):
     """A station of SUN397 is no split. Each remedy opens as it is written."""
     write(tmp_path, *(f"{name}/{i}.png" for name in ("a/abbey", "t/train_station/platform") for i in range(9)))
     assert open_dataset(f"folder:{tmp_path}").classes == ("a/abbey", "t/train_station/platform")
+    write(tmp_path / "kinds", *(f"{name}/{i}.png" for name in ("pet/cat", "vehicle/train") for i in range(9)))
+    assert open_dataset(f"folder:{tmp_path}/kinds").classes == ("pet/cat", "vehicle/train")
+    write(
+        tmp_path / "deep", *(f"{name}/{split}/1.png" for name in ("pet/cat", "pet/dog", "tool/saw") for split in SPLIT)
+    )
+    with pytest.raises(InputError, match="its pet, tool hold folders of splits, such as pet/cat/test"):
+        open_dataset(f"folder:{tmp_path}/deep")
     write(tmp_path / "set", *both("images/train/", "images/test/", "masks/train/"))
     with pytest.raises(InputError, match=r"its images, masks hold folders of splits, such as images/test") as error:
         open_dataset(f"folder:{tmp_path}/set")

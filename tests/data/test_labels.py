@@ -114,7 +114,9 @@ def test_lists_in_a_text_are_refused(text):
         read_labels(["a", "b", text, "a"], None, "set", row)
 
 
-@pytest.mark.parametrize("values", [["0", "2", "0,2"], ["0", "1 2"], ["a|b", "b|c"], ["x; a", "y; x"]])
+@pytest.mark.parametrize(
+    "values", [["0", "2", "0,2"], ["0", "1 2"], ["0,1,0", "1,0,0"], ["a|b", "b|c"], ["x; a", "y; x"]]
+)
 def test_lists_are_refused_without_names(values):
     """By class indices, or by parts that change places; a name that looks like a list is listed, as advised."""
     with pytest.raises(InputError, match=r"a list of labels .*, or if it is one name, list all .* in classes.txt"):
