@@ -295,7 +295,8 @@ def names_in_readme(root: Place, file: Place, label: str) -> tuple[str, ...] | N
         try:
             parts = re.split(r"^---\s*$", read_text(path), maxsplit=2, flags=re.MULTILINE) if path.is_file() else []
             if len(parts) == 3 and not parts[0].strip():
-                content = import_extra("class names of README.md", "yaml", "data").safe_load(parts[1])
+                yaml = import_extra("class names of README.md", "yaml", "data")
+                content = yaml.load(parts[1], yaml.BaseLoader)  # all as texts: no and 010 are names
                 names = listed_names(content.get("dataset_info", []), file.parts, label)
                 if names:
                     return names

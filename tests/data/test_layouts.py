@@ -187,6 +187,8 @@ def test_names_of_classes_are_in_readme(tmp_path, place, card):
     (root / place / "README.md").write_text(card)
     dataset = open_dataset(f"hf:{root}")
     assert (dataset.classes, dataset.remarks) == (("cat", "dog"), ())
+    (root / place / "README.md").write_text(card.replace("cat", "no").replace("dog", "010"))
+    assert open_dataset(f"hf:{root}").classes == ("no", "010")
 
 
 @pytest.mark.parametrize(
