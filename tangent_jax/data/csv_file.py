@@ -12,9 +12,9 @@ by what the first line `sep=;` of Excel or ?sep= says. Text is UTF-8, or UTF-16 
 such as the index of pandas, are not read, nor are empty lines.
 
 Paths of Windows are read with their backslashes as folders, and those in a bucket without it. A path that no file has
-is found, with a remark, by another letter case, space or Unicode form, and a name without folder or suffix by its only
-file in the folders below. The image's name is its path, in Unicode's composed form. Left out, with a remark: lines
-without a path.
+is found, with a remark, without its quotes or %20, by another letter case, space or Unicode form, and a name without
+folder or suffix by its only file in the folders below. The image's name is its path from the file's folder, in
+Unicode's composed form, also where the file has a whole path. Left out, with a remark: lines without a path.
 """
 
 import csv
@@ -143,7 +143,8 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
         if len(row) < needed or beyond:
             raise InputError(
                 f"each line of {path} must have {needed} entries, as its first line; line {line} has {len(row)}. An"
-                f" entry that holds the separator {separator!r} must stand in quotes, and a missing one be left empty"
+                f" entry that holds the separator {separator!r} must stand in quotes, a missing one be left empty, and"
+                " lines of several labels be left out"
             )
     # a row may be shorter where trailing columns have no name
     rows = [row + [""] * (len(header) - len(row)) for _, row in found[1:]]

@@ -5,8 +5,9 @@ a class. A folder that holds only folders is a split if its name says one. Class
 
 Where class folders hold folders alone, the innermost ones are the classes, named by their paths: a/abbey, b/bar/inner.
 If they have the same names, the outer ones may be splits, classes (with years or cameras inside) or variants of one
-data set. They are refused with the question, which `?train=FOLDER&test=FOLDER` or `?folders=classes` answers. Folders
-whose name says that images have no label, such as no_label, are left out.
+data set; folders of splits between or in them are no classes either. They are refused with the question, which
+`?train=FOLDER&test=FOLDER` or `?folders=classes` answers. Folders whose name says that images have no label, such as
+no_label, are left out.
 """
 
 import dataclasses

@@ -129,6 +129,14 @@ def test_columns_without_a_header_may_be_unclear(tmp_path):
     refused(f"{spec}?image=a/0.png&label=x", "its first line is a row")
 
 
+def test_lists_of_several_labels_are_refused(tmp_path):
+    """Datumaro's imagenet_txt. The lists are read as each refusal advises."""
+    lines = [f"a/{i}.png {i % 2}" for i in range(6)]
+    refused(listing(tmp_path, "\n".join(["a/0.png 0 1", *lines[1:]])), "and lines of several labels be left out")
+    refused(listing(tmp_path, "\n".join(lines[1:])), "Add this line before it: path label")
+    assert open_dataset(listing(tmp_path, "\n".join(["path label", *lines[1:]]))).classes == ("0", "1")
+
+
 def test_one_hot_columns_are_named(tmp_path):
     rows = [f"a/{i}.png, {i % 2}, {1 - i % 2}, {i}" for i in range(6)]
     spec = listing(tmp_path, "\n".join(["path, x, y z, age", *rows]))
