@@ -46,6 +46,7 @@ REFUSED = (
     "rank_pattern", "use_dora", "use_qalora",
 )  # fmt: skip
 """Fields that change the computation."""
+MERGE = "Load the whole model that PEFT's merge_and_unload gives"
 
 
 def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretrained, Tree]:
@@ -136,16 +137,13 @@ def read_scale(path: Path) -> tuple[int, float]:
     config = parse_json(path.read_bytes(), path)
     for name, value in NEEDED.items():
         if config.get(name) != value:
-            raise InputError(f"{name} in {path} must be {value}; got {config.get(name)}.")
+            raise InputError(f"{name} in {path} must be {value}; got {config.get(name)}. {MERGE}")
     start = config.get("init_lora_weights")
     if not (isinstance(start, (bool, str, type(None))) and start in STARTS):
-        raise InputError(f"init_lora_weights in {path} must be {', '.join(map(str, STARTS))}; got {start}.")
+        raise InputError(f"init_lora_weights in {path} must be {', '.join(map(str, STARTS))}; got {start}. {MERGE}")
     for name in REFUSED:
         if config.get(name):
-            raise InputError(
-                f"{path} must not set {name}, which is not read here; got {short(config[name])}. Load the whole model "
-                "that PEFT's merge_and_unload gives."
-            )
+            raise InputError(f"{path} must not set {name}, which is not read here; got {short(config[name])}. {MERGE}")
     finite_number(f"lora_alpha of {path}", config.get("lora_alpha"), 0)
     rank = whole_number(f"r of {path}", config.get("r"), 1)
     return rank, config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
@@ -163,7 +161,7 @@ def ours(name: str, where: Path) -> list[str]:
     head = re.fullmatch(rf"{re.escape(PREFIX)}(?:classifier|head)\.(weight|bias|lora_[AB]\.weight)", name)
     if not (modules or head):
         raise InputError(
-            f"{where} must hold LoRA factors of a Vision Transformer and its classifier alone; got {name}."
+            f"{where} must hold LoRA factors of a Vision Transformer and its classifier alone; got {name}. {MERGE}"
         )
     if head:
         return [f"head/{HEAD[head[1]]}"]

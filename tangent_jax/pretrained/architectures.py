@@ -92,10 +92,11 @@ def find(family: str, title: str, name: str, where: str) -> Architecture:
     """
     known = architectures().get(name)
     if known is None or known.family != family:
-        raise InputError(
-            f"architecture in {where} must be one of timm's {title}; got {name}. Pass a model of your own: "
-            "docs/tutorials/your_model.ipynb"
-        )
+        base, _, tag = name.partition(".")
+        remedy = "Pass a model of your own: docs/tutorials/your_model.ipynb"
+        if tag and base in architectures():
+            remedy = f"Leave out the tag {tag}, which is of weights: the architecture is {base}"
+        raise InputError(f"architecture in {where} must be one of timm's {title}; got {name}. {remedy}")
     if known.refused is not None:
         raise InputError(
             f"architecture in {where} must have parts that this library has; {name} does not: {known.refused}"

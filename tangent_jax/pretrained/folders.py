@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.io.paths import read_range
 from tangent_jax.io.progress import tell
 from tangent_jax.io.records import convert, parse_json
 from tangent_jax.io.tensors import read_tensors
@@ -28,28 +29,36 @@ class Format(NamedTuple):
 
 
 CONVERT = "Convert it first, as docs/reference/models.md shows"
+OTHERWISE = "Pass such a file or its folder; docs/reference/models.md shows how other formats are converted"
 FORMATS = (
     Format(
-        ("*.bin", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.tar", "*.pkl"),
+        ("*.bin", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.tar", "*.pkl", "*.bin.index.json"),
         "a pickle of PyTorch's; pickles are never loaded, for they can run any program",
         CONVERT,
     ),
     Format(
         ("*.distcp",),
         "a part of a checkpoint of torch.distributed (FSDP)",
-        "Merge the folder that holds it, by Hugging Face's accelerate: accelerate merge-weights FOLDER NEW_FOLDER",
+        "Merge the folder that holds it, by Hugging Face's accelerate: accelerate merge-weights FOLDER NEW_FOLDER; if "
+        "that fails, as docs/reference/models.md shows",
     ),
-    Format(("_metadata", "manifest.ocdbt"), "a part of Orbax's format", CONVERT),
+    Format(("_metadata", "_checkpoint_metadata", "manifest.ocdbt"), "a part of Orbax's format", CONVERT),
     Format(("*.msgpack",), "Flax's format", CONVERT),
     Format(("tf_model.h5",), "TensorFlow's format of transformers 4", CONVERT),
     Format(
-        ("*.h5", "*.keras"),
-        "Keras's format",
+        ("*.h5", "*.keras", "saved_model.pb", "*.ckpt-*"),
+        "Keras's or TensorFlow's format",
         "No program makes safetensors of it: take the same model's weights from timm or Hugging Face",
     ),
-    Format(("*.onnx",), "ONNX, a program without the names of weights", "Take the weights that it was made of"),
+    Format(
+        ("*.onnx", "*.gguf", "*.mlmodel", "*.tflite", "*.engine"),
+        "a network made for one program (ONNX, GGUF, Core ML, LiteRT, TensorRT), often without names or in fewer bits",
+        "Take the weights that it was made of",
+    ),
 )
 """Formats that are not read, the easiest to convert first."""
+ZIP = b"PK\3\4"
+"""The first bytes of PyTorch's pickles."""
 ADAPTER_CONFIG = "adapter_config.json"
 OF_TRAINING = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*", "random_states_*")
 """Files that a training of transformers or accelerate leaves beside weights."""
@@ -68,7 +77,7 @@ def weights_in(folder: Path) -> Path:
             return folder / name
     names = sorted(path.name for path in folder.iterdir())
     names += sorted(str(path.relative_to(folder)) for path in folder.glob("pytorch_model_fsdp*/*.distcp"))
-    files = [name for name in names if name.endswith(".safetensors")]
+    files = [name for name in names if name.lower().endswith(".safetensors")]
     if len(files) == 1:
         return folder / files[0]
     if files:
@@ -87,10 +96,12 @@ def weights_in(folder: Path) -> Path:
 
 def check_format(path: Path) -> None:
     """Raises InputError for a file that is neither .npz nor .safetensors, nor the index of some."""
-    if path.suffix in (".npz", ".safetensors") or path.name == INDEX:
+    suffix, kind = path.suffix.lower(), format_of(path.name)
+    if suffix == ".safetensors" and path.is_file() and read_range(path, 0, len(ZIP)) == ZIP:
+        kind = FORMATS[0]  # renamed
+    elif suffix in (".npz", ".safetensors") or path.name == INDEX:
         return
-    kind = format_of(path.name)
-    got = f"{path.name}, which is {kind.title}. {kind.remedy}" if kind else f"{path.name}. {CONVERT}"
+    got = f"{path.name}, which is {kind.title}. {kind.remedy}" if kind else f"{path.name}. {OTHERWISE}"
     raise InputError(f"weights must be a .npz or .safetensors file; got {got}")
 
 

@@ -15,17 +15,16 @@ KINDS: dict[str, str] = {
         r"|opt/(?!target/).+|state/.+"
     ),
     "a counter of training": (
-        r"(?:global_)?(?:step|steps|epoch|iter|iteration)|n_averaged|accum_\w+|(?:chrono|extra|measure)/.+"
+        r"(?:global_)?(?:step|steps|epoch|iter|iteration)|n_averaged|initted|accum_\w+|(?:chrono|extra|measure)/.+"
     ),
     "a mask token or decoder of masked pre-training": r"decoder[._].+|(?:.+\.)?mask_token",
     "a text tower": r"(?:text_model|text_projection)\..+|txt/.+",
     "the scale or bias of a contrastive loss": r"logit_(?:scale|bias)|[tb]",
-    "a projection head of self-supervised training": (
-        r"(?:dino_|ibot_)?head\.(?:mlp\.\d+|last_layer)\..+|projectors\..+"
-    ),
+    "a projection head of self-supervised training": r"(?:dino|ibot)_head\..+|projectors\..+",
     "a norm of small crops, in training alone": r"local_cls_norm\..+",
     "a loss or metric": (
-        r"(?:criterion|loss|loss_fn|loss_func|(?:train|val|valid|test)_(?:acc|accuracy|metrics?))[._].+"
+        r"(?:criterion|loss|loss_fn|loss_func|(?:train|val|valid|test)_(?:acc|accuracy|loss|metrics?))[._].+"
+        r"|(?:.+\.)?(?:tp|fp|tn|fn|confmat)"  # of torchmetrics
     ),
     "a pooler that no classifier reads": r"(?:\w+\.)?pooler\..+",
     "the representation layer of 2020": r"pre_logits[./].+",
@@ -33,13 +32,15 @@ KINDS: dict[str, str] = {
 """The kinds of such tensors, each with a pattern of their names."""
 BESIDE_VISUAL = (
     r"(?:text|transformer|token_embedding|ln_final|text_projection)\..+"
-    r"|positional_embedding|text_projection|attn_mask|cls_emb"
+    r"|positional_embedding|text_projection|attn_mask|cls_emb|input_resolution|context_length|vocab_size"
 )
 """The text side of open_clip, in a file that also has `visual.`; alone, a visual tower has some of these names."""
 AVERAGE = re.compile(r"(?:\w+_)?ema(?:_\w+)?[./]")
 """Begins the names of a moving average of the weights; in a file without other tensors it is a prefix."""
 AVERAGES = "a moving average of the weights"
 """The kind of such tensors."""
+OF_DINO = r"head\.(?:mlp\.\d+|last_layer)\..+"
+"""The projection head of DINO and iBOT, in a file with its last layer; an MLP alone is a head of the user's own."""
 HEAD_OF_LAYER = ("head.weight", "head.bias", "head/kernel", "head/bias")
 """A head above the representation layer of 2020, without which it has no meaning."""
 
@@ -50,6 +51,8 @@ def left_out(names: Iterable[str]) -> dict[str, str]:
     kinds = dict(KINDS)
     if any(name.startswith("visual.") for name in names):
         kinds["a text tower beside a visual one"] = BESIDE_VISUAL
+    if any(name.startswith("head.last_layer.") for name in names):
+        kinds["a projection head of self-supervised training"] += f"|{OF_DINO}"
     patterns = {kind: re.compile(pattern) for kind, pattern in kinds.items()}
     found = {}
     for name in names:

@@ -146,7 +146,7 @@ def read(path: Path, architecture: str | None = None) -> Pretrained:
     """Reads the model in one file, or in a folder."""
     path = weights_in(path) if path.is_dir() else path
     check_format(path)
-    file = read_npz(path) if path.suffix == ".npz" else read_safetensors(path)
+    file = read_npz(path) if path.suffix.lower() == ".npz" else read_safetensors(path)
     file = file._replace(architecture=architecture)
     if METADATA in file.metadata:
         if is_of_timm(architecture):
@@ -193,16 +193,20 @@ def read_safetensors(path: Path) -> Tensors:
     """Reads the file, or all files of an index, and the JSON beside it."""
     # whole numbers are of parts that are left out
     tensors, metadata = (read_shards(path), {}) if path.name == INDEX else read_tensors(path, whole_numbers=True)
+    return Tensors(tensors, metadata, read_beside(path) if METADATA not in metadata else {}, str(path))
+
+
+def read_beside(path: Path) -> dict[str, dict[str, Any]]:
+    """Reads the JSON files beside a file of weights, by name."""
     sidecars = {name: path.with_name(f"{name}.json") for name in BESIDE}
-    sidecars = {name: side for name, side in sidecars.items() if side.exists()}
-    beside = {name: parse_json(side.read_bytes(), side) for name, side in sidecars.items()}
+    beside = {name: parse_json(side.read_bytes(), side) for name, side in sidecars.items() if side.exists()}
     if "config" in beside:
         beside["config"] = with_pretrained_cfg(beside["config"])
-    return Tensors(tensors, metadata, beside if METADATA not in metadata else {}, str(path))
+    return beside
 
 
 def read_npz(path: Path) -> Tensors:
-    """Reads a file of NumPy arrays; arrays on which no output depends are not read."""
+    """Reads a file of NumPy arrays and the JSON beside it; arrays on which no output depends are not read."""
     check_no_pointer(path)
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -212,7 +216,7 @@ def read_npz(path: Path) -> Tensors:
         raise InputError(
             f"{path} must be a whole .npz file of plain arrays; it is not ({error}). Fetch it again"
         ) from error
-    return Tensors(tensors, {}, {}, str(path))
+    return Tensors(tensors, {}, read_beside(path), str(path))
 
 
 def as_bfloat16(value: np.ndarray) -> np.ndarray:
@@ -262,7 +266,7 @@ def fetched(url: str) -> Path:
 
     The files that an index of the folder names are fetched, too.
     """
-    is_file = url.endswith((".safetensors", ".npz", ".json"))
+    is_file = url.lower().endswith((".safetensors", ".npz", ".json"))
     names = tuple(f"{name}.json" for name in BESIDE) if is_file else FILES
     local = paths.local_copy(url, names)
     index = local if local.name == INDEX else local / INDEX

@@ -123,16 +123,17 @@ def check_no_adapter(path: str, tensors: Iterable[str]) -> None:
     if factor is not None:
         raise InputError(
             f"{path} must hold the weights of a network; it has factors of an adapter of PEFT, such as {factor}. Merge "
-            "it by peft: model.merge_and_unload().save_pretrained(folder)"
+            "it by peft, model.merge_and_unload(), and save what that returns: save_pretrained of transformers, or "
+            "timm.models.save_for_hf(model, folder, safe_serialization=True)"
         )
 
 
 def check_one_network(path: str, tensors: Mapping[str, Any], namings: list[Naming]) -> None:
     """Raises InputError if a whole network lies beside other tensors: two networks, or a head of the user's own."""
-    groups = by_first(without(tensors))
+    *_, (shared, rest) = views(tensors)
     wholes = [
-        Fit(naming, first + prefix, view, [])
-        for first, inner in groups.items()
+        Fit(naming, shared + first + prefix, view, [])
+        for first, inner in by_first(rest).items()
         for prefix, view in views(inner)
         for naming in namings
         if first and naming.recognises(view) and not fit(naming, prefix, view).extra
@@ -140,7 +141,7 @@ def check_one_network(path: str, tensors: Mapping[str, Any], namings: list[Namin
     if not wholes:
         return
     inside = [*dict.fromkeys(own.prefix for own in wholes)]
-    others = [name for name in without(tensors) if not name.startswith(inside[0])]
+    others = [shared + name for name in rest if not (shared + name).startswith(inside[0])]
     raise InputError(
         f"{path} must hold one network; below {inside[0]} it has one under the names of {wholes[0].naming.title}, and "
         f"beside it {len(others)} other tensors, such as {', '.join(others[:SHOWN])}. Save the tensors below "

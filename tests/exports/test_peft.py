@@ -141,9 +141,9 @@ def test_adapter_tangent_is_first_order(tmp_path):
 
 
 CONFIGS = {
-    "peft_type": ("IA3", "peft_type in .* must be LORA; got IA3"),
+    "peft_type": ("IA3", "peft_type in .* must be LORA; got IA3. Load the whole model"),
     "r": (3, r"factors of .* must have shapes \(\(12, 3\), \(3, 12\)\), by r in .*; got"),
-    "init_lora_weights": ("pissa", "init_lora_weights in .* must be None, True, False, gaussian; got pissa"),
+    "init_lora_weights": ("pissa", "init_lora_weights in .* must be None, True, False, gaussian; got pissa. Load the"),
     "use_qalora": (True, "must not set use_qalora, .*; got True"),
     "use_dora": (True, "must not set use_dora, .*; got True. Load the whole model that PEFT's merge_and_unload gives"),
     "rank_pattern": ({"q": 4}, "must not set rank_pattern, .*; got"),
@@ -154,7 +154,7 @@ TENSORS = {
     "another module": (
         "base_model.model.vit.layers.1.lora_A.weight",
         (2, 12),
-        "got base_model.model.vit.layers.1.lora_A",
+        "got base_model.model.vit.layers.1.lora_A.weight. Load the whole model",
     ),
     "another block": (
         NAME.replace("1", "7"),

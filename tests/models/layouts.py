@@ -15,7 +15,7 @@ from tangent_jax.models.vit.model import VisionTransformer
 @functools.cache
 def model(**changes):
     """A small ViT that the name tables can carry: width 128 in two heads."""
-    config = ViTConfig(128, 2, 2, 24, patch_size=4, image_size=8, classes=7, **changes)
+    config = ViTConfig(128, 2, 2, 24, **{"patch_size": 4, "image_size": 8, "classes": 7, **changes})
     w = initial_weights(VisionTransformer(config), jax.random.key(0))
     return config, jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape), w)
 

@@ -84,6 +84,8 @@ def test_network_beside_others_is_refused(tmp_path):
     both = {f"{who}.{name}": value for who in ("student", "teacher") for name, value in tensors.items()}
     with pytest.raises(InputError, match=r"Save the tensors below student\. or teacher\. alone"):
         load(write(tmp_path, both))
+    with pytest.raises(InputError, match=r"below module\.student\. it has one .* below module\.student\. or module\.t"):
+        load(write(tmp_path, {f"module.{name}": value for name, value in both.items()}))
 
 
 def test_moving_average_is_left_out(tmp_path, capsys):
@@ -139,6 +141,10 @@ EXTRA = {
     "text_model.embeddings.token_embedding.weight": ONES,
     "logit_scale": np.float32(3),
     "head.mlp.0.weight": ONES,
+    "head.last_layer.weight_v": ONES,
+    "initted": np.array(True),  # of ema_pytorch
+    "accuracy.tp": np.ones(7, np.int64),  # of torchmetrics
+    "val_loss.mean_value": np.float32(1),
     "criterion.weight": ONES,
     "pooler.dense.bias": ONES,
 }
@@ -156,7 +162,7 @@ def test_unused_tensors_are_left_out(tmp_path, prefix):
     assert not left_out(google(config, w))
 
 
-@pytest.mark.parametrize("name", ["decoders.weight", "blocks.0.attn.rel_pos"])
+@pytest.mark.parametrize("name", ["decoders.weight", "blocks.0.attn.rel_pos", "head.mlp.0.weight"])
 def test_extra_tensor_refuses_the_file(tmp_path, name):
     """Also one that is named like those that are left out; no message advises to remove it."""
     with pytest.raises(InputError, match=rf"the extra tensor {re.escape(name)} \(3,\).*outputs may be others") as error:
@@ -339,8 +345,11 @@ def test_wrong_index_is_refused(tmp_path, change, match):
         (["optimizer.pt", "training_args.bin", "tf_model.h5"], r"it has tf_model\.h5"),
         (["flax_model.msgpack"], "it has flax_model.msgpack, which is Flax's format"),
         (["tf_model.h5"], "it has tf_model.h5, which is TensorFlow's format of transformers 4. Convert it first"),
-        (["model.weights.h5", "task.json"], "it has model.weights.h5, which is Keras's format. No program"),
-        (["model.keras", "metadata.json"], "it has model.keras, which is Keras's format. No program"),
+        (["model.weights.h5", "task.json"], "it has model.weights.h5, which is Keras's or .* No program"),
+        (["model.keras", "metadata.json"], "it has model.keras, which is Keras's or .* No program"),
+        (["saved_model.pb", "variables/a.index"], "it has saved_model.pb, which is Keras's or TensorFlow's format"),
+        (["m.gguf", "config.json"], "it has m.gguf, which is a network made for one program .*Take the weights that"),
+        (["_CHECKPOINT_METADATA", "default/a"], "it has _CHECKPOINT_METADATA, which is a part of Orbax's format"),
         (["__0_0.distcp", ".metadata"], "it has __0_0.distcp, .*: accelerate merge-weights FOLDER NEW_FOLDER"),
         (["pytorch_model_fsdp_0/__0_0.distcp", "optimizer.bin"], "it has pytorch_model_fsdp_0/__0_0.distcp, .*FSDP"),
         (
@@ -410,11 +419,37 @@ def test_hub_files_of_weights_alone_are_fetched(tmp_path, monkeypatch, name):
     assert {path.name for path in (folder / "cache").iterdir()} == (own if name in own else {name, "config.json"})
 
 
-def test_only_safetensors_file_is_weights(tmp_path):
+@pytest.mark.parametrize("name", ["open_clip_model.safetensors", "MODEL.SAFETENSORS"])
+def test_only_safetensors_file_is_weights(tmp_path, name):
     config, w = model()
     folder = write(tmp_path, timm(config, w))
-    (folder / "model.safetensors").rename(folder / "open_clip_model.safetensors")
+    (folder / "model.safetensors").rename(folder / name)
     assert_rel_close(load(folder).w, w)
+
+
+@pytest.mark.parametrize("name", ["m.npz", "M.NPZ"])
+def test_json_beside_npz_is_read(tmp_path, name):
+    config, w = model()
+    np.savez(tmp_path / "m.npz", **timm(config, w))
+    (tmp_path / "m.npz").rename(tmp_path / name)
+    found = load(said(tmp_path, config={"pretrained_cfg": {"crop_pct": 0.8}}) / name)
+    assert (found.model.config, found.model.preprocessing.crop) == (config, 0.8)
+    np.savez(tmp_path / "m.npz", **google(config, w))
+    assert load(tmp_path / "m.npz").model.preprocessing.crop == 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("m.safetensors", b"PK\3\4...", "got m.safetensors, which is a pickle of PyTorch's"),
+        ("pytorch_model.bin.index.json", b"{}", "got pytorch_model.bin.index.json, which is a pickle"),
+        ("config.json", b"{}", "got config.json. Pass such a file or its folder"),
+    ],
+)
+def test_file_of_another_format_is_refused(tmp_path, name, content, match):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"must be a .npz or .safetensors file; {match}"):
+        load(tmp_path / name)
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
@@ -540,6 +575,14 @@ def test_clip_classifier_reads_patch_mean(tmp_path):
         assert (found.pool, found.classes) == (pool, 5)
 
 
+def test_siglip_without_pool_reads_patch_mean(tmp_path):
+    """As its classifier does, of normalised patches."""
+    modern("siglip", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({name: own for name, own in tensors.items() if "head." not in name}, tmp_path / "model.safetensors")
+    assert load(tmp_path).model.config.pool == "norm_avg"
+
+
 FUSED = {"attn.qkv.": "attn.in_proj_", "attn.proj": "attn.out_proj"}
 """torch's nn.MultiheadAttention names of timm's attention."""
 
@@ -577,6 +620,7 @@ def open_clip(tmp_path, model_cfg=None, prefix="", **vision):
     tensors |= {"proj": np.ascontiguousarray(kernel.T), "class_embedding": tensors["class_embedding"].reshape(-1)}
     del tensors["head.bias"], tensors["conv1.bias"]
     text = {} if not prefix else {"transformer.resblocks.0.ln_1.bias": ONES, "positional_embedding": ONES}
+    text |= {} if not prefix else {"input_resolution": np.array(8)}  # OpenAI's
     save_file({prefix + name: value for name, value in tensors.items()} | text, tmp_path / "model.safetensors")
     said = {"layers": 2, "width": 128, "patch_size": 4, "image_size": 8, **vision}
     if model_cfg is not None:

@@ -90,6 +90,44 @@ def test_unbuildable_config_is_refused(tmp_path, args, match, untyped):
     assert "\n" not in str(error.value)
 
 
+def test_registers_may_have_positions(tmp_path):
+    """As timm's have without no_embed_class: each register is the sum of its token and its position."""
+    config, w = model()
+    tensors, rng = timm(config, w), np.random.default_rng(0)
+    tokens, rows = (rng.normal(size=(1, 4, 128)).astype(np.float32) for _ in range(2))
+    first, patches = np.split(tensors["pos_embed"], [1], 1)
+    tensors |= {"reg_token": tokens, "pos_embed": np.concatenate([first, rows, patches], 1)}
+    save_file(tensors, tmp_path / "m.safetensors")
+    found = load(said(tmp_path, reg_tokens=4) / "m.safetensors")
+    assert found.model.config == config.replace(registers=4)
+    assert_rel_close(found.w, {**w, "registers": (tokens + rows)[0]})
+    save_file({**tensors, "pos_embed": first}, tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match=r"must hold a position of each registers token; got positions \(1, 128\)"):
+        load(tmp_path / "m.safetensors")
+
+
+def test_head_without_bias_is_refused(tmp_path):
+    """It was read as a linear one; it may be of cosines."""
+    for names, kind in ((timm, "head"), (hugging_face, "classifier")):
+        tensors = names(*model(eps=1e-6 if names is timm else 1e-12))
+        del tensors[f"{kind}.bias"]
+        save_file(tensors, tmp_path / "m.safetensors")
+        said(tmp_path)
+        if names is hugging_face:
+            (tmp_path / "config.json").write_text('{"model_type": "vit", "num_attention_heads": 2}')
+        with pytest.raises(InputError, match=r"must have a bias, .* If it is linear, add a bias of zeros"):
+            load(tmp_path / "m.safetensors")
+
+
+def test_rectangle_keeps_the_class_position(tmp_path):
+    """24 patches and the class token are 25 rows, a square."""
+    config, w = model(eps=1e-12, position_filter="bicubic_plain", image_size=(16, 24))
+    save_file(hugging_face(config, w), tmp_path / "m.safetensors")
+    beside = {"model_type": "vit", "num_attention_heads": 2, "image_size": [16, 24]}
+    (tmp_path / "config.json").write_text(json.dumps(beside))
+    assert load(tmp_path / "m.safetensors").model.config == config
+
+
 def test_config_says_heads_and_grid(tmp_path):
     """Heads were guessed by the width, and a row was invented for 3 x 5 patches, 16 rows with the class token's."""
     config, w = model()
@@ -115,6 +153,10 @@ def test_bare_file_is_one_architecture(tmp_path, capsys):
         ("vit_small_patch16_224", "must hold the tensors of vit_small_patch16_224; it holds others"),
         ("vit_base_patch16_rope_224", "must have parts that this library has; vit_base_patch16_rope_224 does not: Att"),
         ("swin_tiny", "must be one of timm's Vision Transformers; got swin_tiny"),
+        (
+            "vit_tiny_patch16_224.augreg_in21k",
+            "Leave out the tag augreg_in21k, .*: the architecture is vit_tiny_patch16",
+        ),
         ("S/16", "width of .* must be 384, as S/16 has; got 192"),
     ):
         with pytest.raises(InputError, match=match):

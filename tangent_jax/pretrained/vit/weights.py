@@ -55,7 +55,7 @@ from tangent_jax.pretrained.vit.stated import (
 )
 from tangent_jax.pretrained.vit.timm_names import RENAMED, renamed, with_timm_names
 
-OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
+OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value"))
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 """Activations of Hugging Face that have another name here."""
 
@@ -98,7 +98,9 @@ def from_timm(file: Tensors) -> Pretrained:
         flat = with_gates(flat, file.path)
     if "distillation" in flat:
         facts["pool"] = "token_register"
-        flat = with_one_head(with_distillation(flat, file.path), file.path)
+        flat = with_one_head(with_placed_registers(flat, "distillation", file.path), file.path)
+    elif "registers" in flat and facts.get("positions") != "rotary" and facts["class_position"]:
+        flat = with_placed_registers(flat, "registers", file.path)  # no_embed_class is false
     prepared = images_of(file)
     if prepared is None and open_clip.NAME in file.beside:
         prepared = open_clip.images_of(file)
@@ -144,7 +146,7 @@ def from_hugging_face(file: Tensors) -> Pretrained:
     if kind == "ijepa":
         fields["pool"] = "norm_avg"
     if "distillation" in flat:  # DeiT's token with a position, which the head of one token does not read
-        flat = with_distillation(flat, file.path)
+        flat = with_placed_registers(flat, "distillation", file.path)
     if any(name.startswith("head_dist/") for name in flat):
         flat, fields["pool"] = with_one_head(flat, file.path), "token_register"
     if is_gated:
@@ -157,16 +159,17 @@ def from_hugging_face(file: Tensors) -> Pretrained:
     return build(flat, file, fields, images, is_of_any_size=is_dino)
 
 
-def with_distillation(flat: Flat, path: str) -> Flat:
-    """The leaves with DeiT's distillation token as a register: the sum of token and position."""
-    rest = {name: value for name, value in flat.items() if name != "distillation"}
+def with_placed_registers(flat: Flat, name: str, path: str) -> Flat:
+    """The leaves with tokens of this name that have positions, DeiT's or registers: each is the sum of both."""
+    rest = {other: value for other, value in flat.items() if other not in (name, "position_embedding")}
     position = flat.get("position_embedding", np.zeros((0, 0)))
-    rows, token = position.reshape(-1, position.shape[-1]), flat["distillation"].reshape(1, -1)
-    if not (len(rows) > 2 and token.shape[-1] == rows.shape[-1] and ("registers" not in flat)):
+    rows, tokens = (value.reshape(-1, value.shape[-1]) for value in (position, flat[name]))
+    own = slice(int("class_token" in flat), int("class_token" in flat) + len(tokens))
+    if not (len(rows) > own.stop and tokens.shape[-1] == rows.shape[-1] and "registers" not in rest):
         raise InputError(
-            f"{path} must hold a position of the distillation token; got positions {rows.shape} and token {token.shape}"
+            f"{path} must hold a position of each {name} token; got positions {rows.shape} and tokens {tokens.shape}"
         )
-    return {**rest, "registers": token + rows[1:2], "position_embedding": np.delete(rows, 1, 0)}
+    return {**rest, "registers": tokens + rows[own], "position_embedding": np.delete(rows, own, 0)}
 
 
 def with_one_head(flat: Flat, path: str) -> Flat:
@@ -222,13 +225,14 @@ def from_tower(file: Tensors) -> Pretrained:
         kind, fields = "clip", {"eps": 1e-5, "activation": "quick_gelu"}
     else:
         kind, fields = "siglip", {"eps": 1e-6, "activation": "gelu_tanh"}
+        fields |= {} if "pool/query_token" in flat else {"pool": "norm_avg"}
     if is_of_any_shape:
         kind = "siglip2"
     fields["position_filter"] = "bilinear" if is_of_any_shape else "bicubic_plain"
     if "head/kernel" in flat:
         flat, pool = with_head_of_mean(flat)
     else:  # CLIP's projection is the head
-        flat, pool = {name.replace("projection/", "head/"): value for name, value in flat.items()}, {}
+        flat, pool = with_zero_bias({name.replace("projection/", "head/"): value for name, value in flat.items()}), {}
     images = images_or_published(file, kind, PUBLISHED[kind])
     return build(flat, file, {**fields, **read_fields(file), **pool}, images, is_of_any_size=is_of_any_shape)
 
@@ -241,6 +245,12 @@ def with_head_of_mean(flat: Flat) -> tuple[Flat, dict[str, Any]]:
     if "class_token" in flat:
         return {name: value for name, value in flat.items() if not name.startswith("norm/")}, {"pool": "plain_avg"}
     return {name: value for name, value in flat.items() if not name.startswith("pool/")}, {"pool": "norm_avg"}
+
+
+def with_zero_bias(flat: Flat) -> Flat:
+    """The leaves with a bias for the head that CLIP's projection is, if there is one."""
+    kernel = flat.get("head/kernel")
+    return flat if kernel is None else {**flat, "head/bias": np.zeros(kernel.shape[-1], np.float32)}
 
 
 def as_images(kernel: np.ndarray) -> np.ndarray:
@@ -256,17 +266,17 @@ def from_google(file: Tensors) -> Pretrained:
     Both normalise all tokens, and then pool: the class token, attention, or without both the mean.
     """
     flat = translate(unstacked(file.tensors, file.path), NPZ, file.path, "Google's vision_transformer or big_vision")
-    fields: dict[str, Any] = {"activation": "gelu_tanh", "position_filter": "linear_corners"}
-    if "pool/query_token" in flat:  # SigLIP
-        return build(flat, file, fields, Images(Preprocessing(crop=1.0, resize="exact"), None))
-    fields |= {} if "class_token" in flat else {"pool": "norm_avg"}
-    return build(flat, file, fields, Images(Preprocessing(), None))
+    fields: dict[str, Any] = {"activation": "gelu_tanh", "position_filter": "linear_corners", "class_position": None}
+    is_siglip = "pool/query_token" in flat
+    fields |= {} if "class_token" in flat or is_siglip else {"pool": "norm_avg"}
+    default = Preprocessing(crop=1.0, resize="exact") if is_siglip else Preprocessing()
+    return build(flat, file, fields, images_of(file, PUBLISHED["vit"]) or Images(default, None))
 
 
 def from_open_clip(file: Tensors) -> Pretrained:
     """Reads open_clip's visual tower, with open_clip_config.json or the caller's name; its projection is the head."""
     fields, images = open_clip.facts_of(file)
-    flat = translate(file.tensors, OPEN_CLIP, file.path, "open_clip's visual tower")
+    flat = with_zero_bias(translate(file.tensors, OPEN_CLIP, file.path, "open_clip's visual tower"))
     return build(flat, file._replace(beside={}), fields, images)
 
 
@@ -398,8 +408,8 @@ def with_class_row(flat: Flat, said: bool | None) -> Flat:
     """The leaves with a position of 0 for the class token, if the file has positions for patches only.
 
     Args:
-        said: True if the class token has a position; None if nothing says so: in Google's and Hugging Face's files the
-            patches then form a square.
+        said: True if the class token has a position; None if nothing says so: in Google's files the patches then form
+            a square.
     """
     position = flat.get("position_embedding")
     if position is None or position.ndim < 2 or "class_token" not in flat or said:
@@ -417,7 +427,12 @@ def build(flat: Flat, file: Tensors, known: dict[str, Any], images: Images, is_o
     Args:
         is_of_any_size: Its program resamples the positions by itself, so that it runs at the size of the images.
     """
-    flat = with_class_row(flat, known.pop("class_position", None))
+    if "head/kernel" in flat and "head/bias" not in flat:
+        raise InputError(
+            f"the head of {file.path} must have a bias, as its program's has; it has none, so it may be of cosines "
+            "(ArcFace). If it is linear, add a bias of zeros; if not, save the network without it"
+        )
+    flat = with_class_row(flat, known.pop("class_position", True))
     known = {name: value for name, value in known.items() if value is not None}
     config = infer(flat, file, known, images.size)
     check_stated(config, file)
