@@ -37,6 +37,12 @@ REFUSED = (
 Fields that are read and the tensors decide what a network computes, and no tensor may be unknown.
 """
 
+NAME_IT = (
+    "Name its architecture; or put a config.json beside it, with architecture, num_classes and, as model_args, the "
+    "arguments of timm.create_model that made it"
+)
+"""The remedy for tensors of another architecture than the one that is named."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:

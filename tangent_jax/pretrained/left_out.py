@@ -51,6 +51,8 @@ def left_out(names: Iterable[str]) -> dict[str, str]:
     kinds = dict(KINDS)
     if any(name.startswith("visual.") for name in names):
         kinds["a text tower beside a visual one"] = BESIDE_VISUAL
+    if "classifier.weight" in names:  # of a network of the user's own: transformers' classifiers have no pooler
+        del kinds["a pooler that no classifier reads"]
     if any(name.startswith("head.last_layer.") for name in names):
         kinds["a projection head of self-supervised training"] += f"|{OF_DINO}"
     patterns = {kind: re.compile(pattern) for kind, pattern in kinds.items()}

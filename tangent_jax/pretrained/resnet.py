@@ -13,6 +13,7 @@ from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, is_known, to_ours
 from tangent_jax.pretrained.architectures import (
+    NAME_IT,
     check_arguments,
     check_stray,
     check_supported,
@@ -118,7 +119,7 @@ def check_architecture_is_named(file: Tensors) -> None:
     if pools != {"avg"}:
         raise InputError(f"global_pool in {where} must be avg; got {' and '.join(map(str, pools))}")
     if not (bool(args) or key_of(file.shapes) == own.key):
-        raise InputError(f"{file.path} must hold the tensors of {name}; it holds others. Name its architecture")
+        raise InputError(f"{file.path} must hold the tensors of {name}; it holds others. {NAME_IT}")
 
 
 FAMILY = Family(

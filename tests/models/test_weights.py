@@ -119,6 +119,38 @@ def test_head_without_bias_is_refused(tmp_path):
             load(tmp_path / "m.safetensors")
 
 
+def test_classifier_of_an_own_class_is_told(tmp_path, capsys):
+    """It may read the pooler's output or the mean, where transformers' reads the class token."""
+    tensors = hugging_face(*model(eps=1e-12))
+    save_file(tensors, tmp_path / "m.safetensors")
+    for name in ("ViTModel", "ViTForImageClassification"):
+        fields = {"model_type": "vit", "num_attention_heads": 2, "architectures": [name]}
+        (tmp_path / "config.json").write_text(json.dumps(fields))
+        load(tmp_path / "m.safetensors")
+        assert ("no config.json beside it names its class" in capsys.readouterr().err) == (name == "ViTModel")
+    save_file({**tensors, "vit.pooler.dense.bias": np.ones(128, np.float32)}, tmp_path / "m.safetensors")
+    with pytest.raises(
+        InputError, match=r"below vit\. it has one .*, and beside it 2 other tensors, such as classifier"
+    ):
+        load(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("blocks.1.attn.qkv.bias", "must hold query/bias of attention in all blocks or in none; got 1 of 2"),
+        ("patch_embed.proj.bias", "must hold the tensor of patch_embedding/bias"),
+    ],
+)
+def test_a_lost_bias_is_missed(tmp_path, name, match):
+    """It was zero, in silence."""
+    tensors = timm(*model())
+    del tensors[name]
+    save_file(tensors, tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match=match):
+        load(said(tmp_path) / "m.safetensors")
+
+
 def test_rectangle_keeps_the_class_position(tmp_path):
     """24 patches and the class token are 25 rows, a square."""
     config, w = model(eps=1e-12, position_filter="bicubic_plain", image_size=(16, 24))

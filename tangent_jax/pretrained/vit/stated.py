@@ -14,6 +14,7 @@ from tangent_jax.io.records import convert
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.pretrained.architectures import (
     ARGUMENTS,
+    NAME_IT,
     alike,
     check_arguments,
     check_stray,
@@ -73,7 +74,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
         return by_shapes(file)
     own = find("vit", "Vision Transformers", name, where if said else "architecture=")
     if not (bool(args) or key_of(file.shapes) == own.key):
-        raise InputError(f"{file.path} must hold the tensors of {name}; it holds others. Name its architecture")
+        raise InputError(f"{file.path} must hold the tensors of {name}; it holds others. {NAME_IT}")
     facts = dict(own.facts)
     if cfg.get("fixed_input_size") and isinstance(cfg.get("input_size"), list):
         facts["image_size"] = cfg["input_size"][1:]

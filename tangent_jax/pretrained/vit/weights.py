@@ -55,7 +55,7 @@ from tangent_jax.pretrained.vit.stated import (
 )
 from tangent_jax.pretrained.vit.timm_names import RENAMED, renamed, with_timm_names
 
-OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value"))
+OPTIONAL_BIASES = ("query/bias", "key/bias", "value/bias")
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 """Activations of Hugging Face that have another name here."""
 
@@ -101,6 +101,8 @@ def from_timm(file: Tensors) -> Pretrained:
         flat = with_one_head(with_placed_registers(flat, "distillation", file.path), file.path)
     elif "registers" in flat and facts.get("positions") != "rotary" and facts["class_position"]:
         flat = with_placed_registers(flat, "registers", file.path)  # no_embed_class is false
+    if "pre_norm/scale" in flat:
+        flat = with_zero_biases(flat, "patch_embedding")
     prepared = images_of(file)
     if prepared is None and open_clip.NAME in file.beside:
         prepared = open_clip.images_of(file)
@@ -156,6 +158,7 @@ def from_hugging_face(file: Tensors) -> Pretrained:
     fields["position_filter"] = "bicubic" if is_dino and has_registers else "bicubic_plain"
     kind = "dinov2" if is_dino else kind
     images = images_or_published(file, kind, PUBLISHED[kind])
+    tell_of_own_class(file, flat)
     return build(flat, file, fields, images, is_of_any_size=is_dino)
 
 
@@ -215,7 +218,7 @@ def from_own_dinov3(file: Tensors) -> Pretrained:
 
 def from_tower(file: Tensors) -> Pretrained:
     """Reads the vision tower of CLIP or SigLIP under Hugging Face's names; CLIP's projection is the head."""
-    file = tower_of(file)
+    whole, file = file, tower_of(file)
     check_hugging_face(file, TOWERS)
     kernels = {name: value for name, value in file.tensors.items() if "patch_embedding.w" in name}
     is_of_any_shape = any(kernel.ndim == 2 for kernel in kernels.values())  # SigLIP 2's "naflex" models
@@ -229,10 +232,15 @@ def from_tower(file: Tensors) -> Pretrained:
     if is_of_any_shape:
         kind = "siglip2"
     fields["position_filter"] = "bilinear" if is_of_any_shape else "bicubic_plain"
+    pool = {}
     if "head/kernel" in flat:
+        tell_of_own_class(whole, flat)
         flat, pool = with_head_of_mean(flat)
-    else:  # CLIP's projection is the head
-        flat, pool = with_zero_bias({name.replace("projection/", "head/"): value for name, value in flat.items()}), {}
+    elif "class_token" in flat:  # CLIP's projection is the head
+        flat = {name.replace("projection/", "head/"): value for name, value in flat.items()}
+        flat = with_zero_biases(flat, "head")
+    if "class_token" in flat:
+        flat = with_zero_biases(flat, "patch_embedding")
     images = images_or_published(file, kind, PUBLISHED[kind])
     return build(flat, file, {**fields, **read_fields(file), **pool}, images, is_of_any_size=is_of_any_shape)
 
@@ -247,10 +255,20 @@ def with_head_of_mean(flat: Flat) -> tuple[Flat, dict[str, Any]]:
     return {name: value for name, value in flat.items() if not name.startswith("pool/")}, {"pool": "norm_avg"}
 
 
-def with_zero_bias(flat: Flat) -> Flat:
-    """The leaves with a bias for the head that CLIP's projection is, if there is one."""
-    kernel = flat.get("head/kernel")
-    return flat if kernel is None else {**flat, "head/bias": np.zeros(kernel.shape[-1], np.float32)}
+def with_zero_biases(flat: Flat, *layers: str) -> Flat:
+    """The leaves with biases of zeros for layers that have none in their program, such as CLIP's projection."""
+    kernels = {f"{layer}/bias": flat.get(f"{layer}/kernel") for layer in layers}
+    return {bias: np.zeros(kernel.shape[-1:]) for bias, kernel in kernels.items() if kernel is not None} | flat
+
+
+def tell_of_own_class(file: Tensors, flat: Flat) -> None:
+    """Tells of a classifier whose class config.json does not name: a network of one's own may read other features."""
+    classes = str(file.beside.get("config", {}).get("architectures"))
+    if "head/kernel" in flat and "ForImageClassification" not in classes:
+        tell(
+            f"{file.path} has a classifier, and no config.json beside it names its class: it is read as that of "
+            "transformers' ...ForImageClassification. One that reads other features has other outputs"
+        )
 
 
 def as_images(kernel: np.ndarray) -> np.ndarray:
@@ -276,7 +294,8 @@ def from_google(file: Tensors) -> Pretrained:
 def from_open_clip(file: Tensors) -> Pretrained:
     """Reads open_clip's visual tower, with open_clip_config.json or the caller's name; its projection is the head."""
     fields, images = open_clip.facts_of(file)
-    flat = with_zero_bias(translate(file.tensors, OPEN_CLIP, file.path, "open_clip's visual tower"))
+    flat = translate(file.tensors, OPEN_CLIP, file.path, "open_clip's visual tower")
+    flat = with_zero_biases(flat, "patch_embedding", "head")
     return build(flat, file._replace(beside={}), fields, images)
 
 
@@ -437,6 +456,13 @@ def build(flat: Flat, file: Tensors, known: dict[str, Any], images: Images, is_o
     config = infer(flat, file, known, images.size)
     check_stated(config, file)
     check_positions(config, file)
+    for name in OPTIONAL_BIASES:
+        count = sum(f"block_{i}/attention/{name}" in flat for i in range(config.depth))
+        if count not in (0, config.depth):
+            raise InputError(
+                f"{file.path} must hold {name} of attention in all blocks or in none; got {count} of {config.depth}. "
+                "Fetch or make it again"
+            )
     reshaped = ("/attention/", "class_token", "position_embedding", "registers", "query_token")
     model = VisionTransformer(config, images.preprocessing)
     pretrained = assemble(model, flat, file.path, OPTIONAL_BIASES, reshaped)
