@@ -169,10 +169,13 @@ def read(path: Path, architecture: str | None = None) -> Pretrained:
 def class_names(model: Model, file: Tensors) -> tuple[str, ...]:
     """What config.json calls the outputs, by Hugging Face's id2label or timm's label_names; () if it does not say.
 
-    One line says so if their number is another than the head's.
+    timm's may be in its pretrained_cfg, and were `labels` before. One line says so if their number is another than the
+    head's.
     """
     config = file.beside.get("config", {})
-    labels = config.get("id2label") or config.get("label_names") or {}
+    labels = config.get("id2label") or config.get("label_names") or config.get("labels") or {}
+    if not labels and isinstance(config.get("pretrained_cfg"), dict):
+        labels = config["pretrained_cfg"].get("label_names") or {}
     labels = dict(enumerate(labels)) if isinstance(labels, list) else labels
     try:
         by_index = {int(key): composed_name(name) for key, name in labels.items()}

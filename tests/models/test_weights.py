@@ -297,6 +297,8 @@ NAMES = tuple(f"class {i}" for i in range(7))
     [
         ({"id2label": {str(i): NAMES[i] for i in (6, 0, 5, 1, 4, 2, 3)}}, NAMES),
         ({"label_names": [*NAMES]}, NAMES),
+        ({"labels": [*NAMES]}, NAMES),
+        ({"pretrained_cfg": {"label_names": [*NAMES]}}, NAMES),
         ({"id2label": {str(i): f"LABEL_{i}" for i in range(7)}}, ()),
         ({"id2label": {str(i): "crane" for i in range(7)}}, ("crane",) * 7),
         ({"id2label": {"a": "b"}}, ()),
