@@ -170,6 +170,15 @@ def test_extra_tensor_refuses_the_file(tmp_path, name):
     assert "emove" not in str(error.value)
 
 
+@pytest.mark.parametrize("layer", ["head.fc", "head.1", "classifier", "fc"])
+def test_head_of_another_name_may_be_renamed(tmp_path, layer):
+    config, w = model()
+    tensors = {name.replace("head.", f"{layer}."): value for name, value in timm(config, w).items()}
+    with pytest.raises(InputError, match=f"if {layer} is its linear head, call it head; else pass a file"):
+        load(write(tmp_path, tensors))
+    assert_rel_close(load(write(tmp_path, {n.replace(f"{layer}.", "head."): v for n, v in tensors.items()})).w, w)
+
+
 def test_masked_pre_training_of_hugging_face(tmp_path):
     config, w = model(eps=1e-12, position_filter="bicubic_plain")
     tensors = {name: value for name, value in hugging_face(config, w).items() if not name.startswith("classifier")}

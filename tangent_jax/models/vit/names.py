@@ -57,9 +57,13 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str, t
         else:
             extra = [other for other in tensors if other not in names.values() and not covers(rules)(other)]
             rest = f", and {len(extra) - 1} more" if len(extra) > 1 else ""
+            layer, head = name.rpartition(".")[0], [pattern for pattern, leaf, _ in rules if leaf == "head/kernel"]
+            is_layer = {*extra} == {f"{layer}.weight", f"{layer}.bias"} and bool(head)
+            spelled = re.sub(r"\(\?:.*?\)\??|\\", "", head[0]).removesuffix(".weight") if is_layer else ""
+            rename = f"if {layer} is its linear head, call it {spelled}; else " if is_layer else ""
             raise InputError(
                 f"tensors must have names of {title or 'a Vision Transformer'}; got the extra tensor {name} "
-                f"{np.shape(value)}{rest} in {path}. Without it the network's outputs may be others: "
+                f"{np.shape(value)}{rest} in {path}. Without it the network's outputs may be others: {rename}"
                 "pass a file of one of the programs that docs/reference/models.md names, or a model of your own"
             )
     for fused, parts in FUSED.items():
