@@ -305,8 +305,8 @@ def test_trained_features_pickle_without_copy(tmp_path):
     features = compute(3, tmp_path)
     features.batches().resident()
     again = pickle.loads(pickle.dumps(features))
-    assert again.device.arrays is None
-    assert features.device.arrays is not None
+    assert again.device.held is None
+    assert features.device.held is not None
     assert (np.asarray(again.inputs) == np.asarray(features.inputs)).all()
     assert again.examples == features.examples
 
