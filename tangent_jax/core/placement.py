@@ -130,6 +130,11 @@ def on_device(array: Any) -> Shaped[Array, "..."]:
     return array if isinstance(array, Array) else jax.device_put(np.asarray(array))
 
 
+def copied(array: Any) -> Shaped[Array, "..."]:
+    """A copy of an array where it lies; unlike `jnp.array` without a program for each shape."""
+    return jax.device_put(array, may_alias=False)
+
+
 def _put(array: Any, sharding: NamedSharding) -> Array:
     """The array with a sharding. In a job each process gives its own part, without comparison."""
     is_array = isinstance(array, Array)

@@ -138,18 +138,6 @@ def check_key(key: Any) -> None:
         raise InputError(f"key must be one key, as jax.random.key(0) gives; got {given}. Pass jax.random.key(seed)")
 
 
-@jax.jit
-def zeros_like(tree: Tree) -> Tree:
-    """Zeros of the shapes and dtypes of a tree's arrays; one program for all of them."""
-    return jax.tree.map(jnp.zeros_like, tree)
-
-
-@jax.jit
-def copy(tree: Tree) -> Tree:
-    """A copy of a tree's arrays, for a function that reuses their memory; one program for all of them."""
-    return jax.tree.map(jnp.copy, tree)
-
-
 def leaf_key(key: PRNGKeyArray, path: str) -> PRNGKeyArray:
     """The key of one leaf: its draw depends on its path, not on the other leaves."""
     return jax.random.fold_in(key, zlib.crc32(path.encode()))

@@ -196,10 +196,10 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     pretrained = read(paths[0]) if own is None else own
     if fields.get("features"):
         settings = convert(FeatureSettings, fields["features"], said)
-        head = {name: on_device(leaf) for name, leaf in read_tensors(paths[1])[0].items()}
+        head = {name: on_device(np.array(leaf)) for name, leaf in read_tensors(paths[1])[0].items()}
         settings.of(pretrained).bind(head)
         return pretrained, head
-    dw = trees.nest({path: on_device(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
+    dw = trees.nest({path: on_device(np.array(leaf)) for path, leaf in from_world(pretrained.model, paths[1]).items()})
     trees.check_part(pretrained.w, dw)
     return pretrained, dw
 

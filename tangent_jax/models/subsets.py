@@ -8,6 +8,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
+import jax
+import jax.numpy as jnp
+
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of, whole_number
 from tangent_jax.core.notation import Tree
@@ -51,7 +54,7 @@ class Subset:
 
     def zeros(self, w: Tree) -> Tree:
         """The tangent weights dw = 0."""
-        return trees.zeros_like(self.part(w))
+        return jax.tree.map(jnp.zeros_like, self.part(w))
 
     def __str__(self) -> str:
         return f"{self.name} trains {parts_in_words(self.paths)}: {self.size:,} numbers"

@@ -43,7 +43,7 @@ from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.bound import check_data
 from tangent_jax.train.fit import State
 from tangent_jax.train.objective import Objective, as_objective, make_objective
-from tangent_jax.train.optimizers import Optimizer, apply, as_data, init, momentum
+from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 from tangent_jax.train.run import Fitted, Log, OnStep, Row, Run, Saved, measure_name, run_identity
 from tangent_jax.train.targets import Predict, start_of
 
@@ -212,7 +212,7 @@ def fit_private(
     batches, units = as_units(data, mechanism)
     check_private(predict, dw, batches, mechanism, objective, len(units))
     check_optimizer(optimizer, dw)
-    state, spent, traced = State(dw, init(optimizer, dw)), Spent(mechanism, 0, seed is None), ""
+    state, spent, traced = State(dw, optimizer.init(dw)), Spent(mechanism, 0, seed is None), ""
     account: Account | None = None
     with Run(on_step, progress, log) as run:
         if ledger is not None:
@@ -224,7 +224,7 @@ def fit_private(
             state, spent = run.restore(state), account.spent
             if not run.history.rows and spent.steps_paid == mechanism.steps:
                 raise InputError("ledger has no result, but its budget is spent. It is not spent again.")
-        state, predict = placement.place((trees.copy(state), predict))  # as dw is donated
+        state, predict = placement.place((jax.tree.map(placement.copied, state), predict))  # as dw is donated
         began = time.perf_counter() - show_steps(run, spent)
         expected = mechanism.expected_size(len(units))
         for step in range(spent.steps_paid, mechanism.steps):

@@ -164,10 +164,7 @@ class Batches:
                 f"inputs that the device holds must take at most {self.resident_bytes} bytes; got {self.inputs.nbytes}."
                 " Give fewer examples or more resident_bytes."
             )
-        pair = self.inputs, self.targets
-        return self.device.copy(
-            lambda: placement.replicate(tuple(array if isinstance(array, Array) else np.array(array) for array in pair))
-        )
+        return self.device.copy(lambda: placement.replicate((own(self.inputs), own(self.targets))))
 
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
         """Yields the inputs and targets of `order`, "k b", in chunks."""
@@ -206,6 +203,11 @@ class OnDevice:
         if self.held is None or self.mesh != placement.mesh():
             self.held, self.mesh = place(), placement.mesh()
         return self.held
+
+
+def own(array: Any) -> Any:
+    """The array, with memory of its own unless it is one of JAX; rows on disk are read."""
+    return array.copy() if isinstance(array, np.ndarray) else array if isinstance(array, Array) else np.asarray(array)
 
 
 def as_inputs(inputs: Any) -> Any:

@@ -136,7 +136,7 @@ class Measure:
     """An `on_step` that measures {name: evaluate(predict, dw, data, metric)} at every `every`-th row and the `last`.
 
     Its `name` depends on everything that decides its values, so that a resumed run keeps its columns. Inputs that fit
-    stay on the devices from one measurement to the next.
+    stay on the devices from one measurement to the next, and see no later writes.
 
     Raises:
         InputError: Metrics with a name of the run's own, such as `loss`.

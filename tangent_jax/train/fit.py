@@ -38,7 +38,7 @@ from tangent_jax.train.objective import (
     outputs_of,
     with_fixed_key,
 )
-from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data, init
+from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
 from tangent_jax.train.run import (
     OWN,
     Checkpoints,
@@ -117,7 +117,7 @@ class Training:
 
     def start(self, dw: Tree) -> State:
         """The state before the first step."""
-        return State(dw, init(self.optimizer, dw))
+        return State(dw, self.optimizer.init(dw))
 
 
 @partial(jax.jit, donate_argnames="state")
@@ -245,7 +245,7 @@ def fit(
             run.keep(
                 saves_of(checkpoints, name), measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source))
             )
-        state = trees.copy(run.restore(state))  # as dw is donated
+        state = jax.tree.map(placement.copied, run.restore(state))  # as dw is donated
         state, training = placement.place((state, training))
         run.show(epochs, "epoch", len(run.history), shown_values)
         taken = sum(row["steps"] for row in run.history.rows)

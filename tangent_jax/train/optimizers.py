@@ -118,12 +118,6 @@ def as_data(optimizer: Any) -> Optimizer:
     return type(transformation)(trees.as_pytree(transformation.init), trees.as_pytree(transformation.update))
 
 
-@jax.jit
-def init(optimizer: Optimizer, dw: Tree) -> Any:
-    """The state before the first step of an optimiser that jit takes as data; one program for all leaves."""
-    return optimizer.init(dw)
-
-
 def apply(optimizer: Optimizer, gradient: Tree, state: Any, dw: Tree, **extra: Any) -> tuple[Tree, Any]:
     """Returns (dw, optimiser state) after one update; `extra` goes to those optimisers that take it."""
     if not isinstance(optimizer, optax.GradientTransformationExtraArgs):

@@ -141,7 +141,6 @@ def run(
 
     def guarded(argv: list[str]) -> None:
         phases.begin()
-        gc.freeze()  # what is imported stays to the end, where to collect it would take a third of a second
         jax.config.update("jax_numpy_dtype_promotion", "standard")  # as core/promotion.py: the environment may differ
         jax.config.update("jax_numpy_rank_promotion", "allow")
         if not flags.sets_verbosity():
@@ -180,6 +179,7 @@ def run(
 
     if sys.stderr is None:  # closed, as by `2>&-`: print would write to stdout
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    atexit.register(gc.freeze)  # else the interpreter's last collection takes a quarter of a second
     flags.define(config, table)
     app.run(guarded, flags_parser=parsed)
 
