@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import scipy  # its parts load when they are used
+import scipy.linalg
 from jaxtyping import Float, Float64
 
 from tangent_jax.core import trees

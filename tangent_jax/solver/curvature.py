@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy  # its parts load when they are used
+import scipy.linalg
 from jax import Array
 from jaxtyping import Float64
 from threadpoolctl import threadpool_limits

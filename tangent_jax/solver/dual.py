@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import scipy  # its parts load when they are used
+import scipy.linalg
 from jaxtyping import Float64
 
 SMALL = 1e-13

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy  # its parts load when they are used
+import scipy.linalg
 from jaxtyping import Float64
 
 from tangent_jax.linear.gram import Rows, penalized_factor

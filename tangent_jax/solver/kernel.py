@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy  # its parts load when they are used
+import scipy.linalg
 from jaxtyping import Float64, Int
 
 from tangent_jax.core.checks import InputError, instance

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import scipy  # its parts load when they are used
+import scipy.linalg
 from jaxtyping import Float64, Integer
 
 from tangent_jax.core.checks import InputError, finite_number, of_shape, one_of
