@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
+import scipy.linalg  # before its threads are limited, as another number of threads has other bits
 from jax import Array
 from jaxtyping import Float64
 from threadpoolctl import threadpool_limits
