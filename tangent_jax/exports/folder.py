@@ -22,6 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.names import check_order
