@@ -10,7 +10,7 @@
 #           none and share in every version. So code that was written for one meaning has the other: a start-up that
 #           grows by a program for each shape and dtype, twice the memory of a large array while it is copied, and
 #           results that do or do not see later writes to x.
-# So        jax.device_put, of a copy where the array may be written to; tangent_jax places arrays so (33 of the 52
+# So        jax.device_put, of a copy where the array may be written to; tangent_jax places arrays so (27 of the 52
 #           programs that its finetune compiled were of this kind, or zeros and copies of single leaves).
 #
 #     bash findings/jax_asarray_compiles.sh        two minutes; exit code 0 if it is still so
