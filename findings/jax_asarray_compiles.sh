@@ -11,7 +11,7 @@
 #           grows by a program for each shape and dtype, twice the memory of a large array while it is copied, and
 #           results that do or do not see later writes to x.
 # So        jax.device_put, of a copy where the array may be written to; tangent_jax places arrays so (27 of the 52
-#           programs that its finetune compiled were of this kind, or zeros and copies of single leaves).
+#           programs that its finetune compiled were of this kind, or copies of single leaves).
 #
 #     bash findings/jax_asarray_compiles.sh        two minutes; exit code 0 if it is still so
 set -euo pipefail
