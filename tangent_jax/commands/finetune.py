@@ -102,6 +102,7 @@ def main(config: Config) -> None:
         "skipped": train.skipped + test.skipped,
         "solver": config.solver,
         "anchor": config.save_anchor,
+        # in NumPy, as trees.norm would compile a program for this one number
         "step_norm": float(np.linalg.norm([np.linalg.norm(leaf) for leaf in trees.leaves(fitted.dw).values()])),
         **(optimum_of(config, fitted) if recipe.is_optimum else {}),
         "run": fitted.run,

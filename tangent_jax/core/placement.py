@@ -132,6 +132,7 @@ def on_device(array: Any) -> Shaped[Array, "..."]:
 
 def copied(array: Any) -> Shaped[Array, "..."]:
     """A copy of an array where it lies; unlike `jnp.array` without a program for each shape."""
+    array = array.copy() if isinstance(array, np.ndarray) else array  # whose memory is shared despite may_alias
     return jax.device_put(array, may_alias=False)
 
 

@@ -22,13 +22,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.names import check_order
 from tangent_jax.core.notation import Tree
-from tangent_jax.core.placement import on_device
+from tangent_jax.core.placement import copied
 from tangent_jax.exports.card import make_card
 from tangent_jax.exports.serving import OPSET, OPSETS, write_onnx, write_stablehlo
 from tangent_jax.exports.summary import summarize, without_images
@@ -198,10 +196,10 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     pretrained = read(paths[0]) if own is None else own
     if fields.get("features"):
         settings = convert(FeatureSettings, fields["features"], said)
-        head = {name: on_device(np.array(leaf)) for name, leaf in read_tensors(paths[1])[0].items()}
+        head = {name: copied(leaf) for name, leaf in read_tensors(paths[1])[0].items()}
         settings.of(pretrained).bind(head)
         return pretrained, head
-    dw = trees.nest({path: on_device(np.array(leaf)) for path, leaf in from_world(pretrained.model, paths[1]).items()})
+    dw = trees.nest({path: copied(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
     trees.check_part(pretrained.w, dw)
     return pretrained, dw
 

@@ -79,7 +79,7 @@ def plain_attention(
     scale = q.shape[-1] ** -0.5
     q, dq = q * scale, None if dq is None else dq * scale
     a, da = softmax(*contract("bnhe,bmhe->bhnm", q, dq, k, dk))
-    return contract("bmhe,bhnm->bnhe", v, dv, a, da)  # a first: each product would be transposed
+    return contract("bmhe,bhnm->bnhe", v, dv, a, da)  # with a first XLA transposes it on CPUs
 
 
 def plain(

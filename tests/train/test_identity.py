@@ -233,13 +233,14 @@ def test_measurements_decide_no_step(tmp_path):
     assert "test_accuracy" not in another.history[0]
 
 
-def test_resident_inputs_see_no_later_writes():
+@pytest.mark.parametrize("place", [lambda x: Batches(x, Y).resident()[0], placement.copied])
+def test_copies_see_no_later_writes(place):
     """Not even where a CPU can share an array's memory, which begins at a multiple of 64 bytes then."""
     room = np.empty(4 * X.size + 64, np.uint8)
     start = -room.ctypes.data % 64
     x = room[start : start + 4 * X.size].view(np.float32).reshape(X.shape)
     x[:] = X
-    held, _ = Batches(x, Y).resident()
+    held = place(x)
     x[:] = 0
     assert (np.asarray(held) == X).all()
 
