@@ -26,7 +26,7 @@ from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.core.promotion import promotes
 from tangent_jax.linearization import changes_state
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.protocol import Arrays, stages_run
+from tangent_jax.models.protocol import Arrays, normal, stages_run
 
 Stage = Callable[[Any, Array], Array]
 """f(w, x "b ...") -> "b ..."."""
@@ -112,7 +112,7 @@ class FunctionModel:
                 "to model_of"
             )
         shape = self.shapes()[path]
-        return jnp.zeros(shape) if path == "head/bias" else 0.01 * jax.random.normal(key, shape, jnp.float32)
+        return jnp.zeros(shape) if path == "head/bias" else normal(key, shape, 0.01)
 
     def as_given(self, flat: dict[str, Any]) -> Any:
         """The weights in the caller's tree."""

@@ -23,6 +23,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.models.frozen_head import WithFrozenHead
+from tangent_jax.models.protocol import normal
 from tangent_jax.models.wrapper import Wrapper
 from tangent_jax.rules import probe, total
 
@@ -67,7 +68,7 @@ class LoRA(Wrapper):
             return self.base.initial(path, key)
         shape = self.factor_shapes()[module][name == "lora_b"]
         deviation = math.prod(shape[:-1]) ** -0.5 if name == "lora_a" else 0.0
-        return deviation * jax.random.normal(key, shape, jnp.float32)
+        return normal(key, shape, deviation)
 
     def apply(
         self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None

@@ -159,6 +159,11 @@ def draw(model: Model, paths: list[str], key: PRNGKeyArray) -> Tree:
     return trees.nest({path: model.initial(path, trees.leaf_key(key, path)) for path in paths})
 
 
+def normal(key: PRNGKeyArray, shape: tuple[int, ...], deviation: float) -> Float[Array, "..."]:
+    """Draws N(0, deviation^2), f32; the same bits in a jitted function, where XLA would fold two factors into one."""
+    return deviation * jax.lax.optimization_barrier(jax.random.normal(key, shape, jnp.float32))
+
+
 def initial_weights(model: Model, key: PRNGKeyArray) -> Tree:
     """Draws random weights, f32, leaf by leaf (one program for all would be slow and large at ViT-L).
 

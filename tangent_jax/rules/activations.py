@@ -97,9 +97,9 @@ def relu(
 
 
 def softmax(
-    s: Float[Array, "*b m"], ds: Float[Array, "..."] | None
-) -> tuple[Float[Array, "*b m"], Float[Array, "*b m"] | None]:
-    """Softmax over the last axis and its tangent.
+    s: Float[Array, "*m"], ds: Float[Array, "..."] | None, axis: int = -1
+) -> tuple[Float[Array, "*m"], Float[Array, "*m"] | None]:
+    """Softmax over an axis and its tangent.
 
     Source: Liu et al. 2024, Eq. (5); their Phi is our a.
 
@@ -107,14 +107,15 @@ def softmax(
         da = a * (ds - sum_m a * ds)
 
     Args:
-        s: Logits, "... m", one dtype.
+        s: Logits, "... m ...", one dtype.
         ds: The tangent of s.
+        axis: The axis m.
 
     Returns:
-        (a, da), "... m", dtype of s; computed in f32 or wider.
+        (a, da), shape and dtype of s; computed in f32 or wider.
 
     Guarantees:
-        da is linear in ds; each row of da sums to 0.
+        da is linear in ds, and sums to 0 over m.
 
     Edge cases:
         m = 1 gives a = 1, da = 0; ds = None gives da = None.
@@ -123,13 +124,13 @@ def softmax(
         InputError: If shapes or dtypes differ.
     """
     wide = jnp.promote_types(s.dtype, jnp.float32)
-    a = jax.nn.softmax(s.astype(wide), -1)
+    a = jax.nn.softmax(s.astype(wide), axis)
     if ds is None:
         return a.astype(s.dtype), None
     if (s.shape, s.dtype) != (ds.shape, ds.dtype):
         raise InputError(f"ds must have shape {s.shape} and dtype {s.dtype}; got {ds.shape} and {ds.dtype}")
     ds = ds.astype(wide)
-    da = a * (ds - jnp.sum(a * ds, -1, keepdims=True))
+    da = a * (ds - jnp.sum(a * ds, axis, keepdims=True))
     return a.astype(s.dtype), da.astype(s.dtype)
 
 

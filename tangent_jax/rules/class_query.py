@@ -22,6 +22,7 @@ with O(n h d + (1 + rows + columns) d^2) work; beta . u and the key bias matter,
 
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
@@ -35,23 +36,25 @@ Leaf = Mapping[str, Dual]
 
 
 def class_attention(
-    x: Float[Array, "b m d"],
-    dx: Float[Array, "b m d"] | None,
+    x: Float[Array, "b n d"],
+    dx: Float[Array, "b n d"] | None,
     query: Dual,
     norm: Leaf,
     key: Leaf,
     value: Leaf,
     turns: Turns | None = None,
+    first: int = 0,
 ) -> tuple[Float[Array, "b h e"], Float[Array, "b h e"] | None]:
     """Attention of one query to all tokens through a layer norm, and its tangent.
 
     Args:
-        x: Standardised tokens x^ (before gain and shift), "b m d".
+        x: Standardised tokens x^ (before gain and shift), "m d" of each example, after `first` other rows.
         dx: The tangent of x.
         query: (q, dq), "b h e", not rotated.
         norm: {"scale": "d", "bias": "d"}.
         key, value: {"kernel": "d h e", "bias": "h e"}.
         turns: The keys' rotations, or None.
+        first: The first row that is a token. Other rows get weight 0, as x without them would be a copy.
 
     Returns:
         (o, do), "b h e", equal to `attention` on the full keys and values.
@@ -68,11 +71,13 @@ def class_attention(
     q, dq = q * e**-0.5, None if dq is None else dq * e**-0.5
     if turns is None:
         u, du = contract("bhe,dhe->bhd", q, dq, *key["kernel"])
-        s, ds = contract("bmd,bhd->bhm", x, dx, *scale(u, du, norm["scale"]))
+        s, ds = contract("bnd,bhd->bnh", x, dx, *scale(u, du, norm["scale"]))  # as "bhn" twice as slow on CPUs
+        s, ds = jax.tree.map(lambda s: s[:, first:], (s, ds))
     else:
-        s, ds = turned_scores(x, dx, *turn_back(q, dq, turns), norm, key, turns)
-    a, da = softmax(s, ds)
-    r, dr = contract("bhm,bmd->bhd", a, da, x, dx)
+        z, dz = jax.tree.map(lambda x: x[:, first:], (x, dx))
+        s, ds = turned_scores(z, dz, *turn_back(q, dq, turns), norm, key, turns)
+    a, da = jax.tree.map(lambda a: jnp.pad(a, ((0, 0), (first, 0), (0, 0))), softmax(s, ds, axis=1))
+    r, dr = contract("bnh,bnd->bhd", a, da, x, dx)
     m, dm = scale(r, dr, norm["scale"])
     beta, dbeta = norm["bias"]
     return dense(m + beta, total(dm, shift(dbeta, m)), value, "bhd,dhe->bhe")
@@ -86,20 +91,22 @@ def turned_scores(
     norm: Leaf,
     key: Leaf,
     turns: Turns,
-) -> tuple[Float[Array, "b h m"], Float[Array, "b h m"] | None]:
-    """The scores s "b h m" from a query rotated back, "b p h e", and their tangent."""
+) -> tuple[Float[Array, "b m h"], Float[Array, "b m h"] | None]:
+    """The scores s "b m h" from a query rotated back, "b p h e", and their tangent."""
 
-    def spread(of_place: Float[Array, "b p h"]) -> Float[Array, "b h m"]:
-        first, rows, columns = jnp.split(of_place.swapaxes(1, 2), [1, 1 + turns.rows], -1)
-        grid = (rows[..., :, None] + columns[..., None, :]).reshape(*first.shape[:2], -1)
-        return jnp.concatenate([jnp.repeat(first, turns.prefix, -1), grid], -1)
+    def flat(first: Float[Array, "b f h"], grid: Float[Array, "b y x h"]) -> Float[Array, "b m h"]:
+        b, y, x, h = grid.shape
+        return jnp.concatenate([first, grid.reshape(b, y * x, h)], 1)
 
-    def products(x: Float[Array, "b m d"], u: Float[Array, "b p h d"]) -> Float[Array, "b h m"]:
+    def spread(of_place: Float[Array, "b p h"]) -> Float[Array, "b m h"]:
+        first, rows, columns = jnp.split(of_place, [1, 1 + turns.rows], 1)
+        return flat(jnp.repeat(first, turns.prefix, 1), rows[:, :, None] + columns[:, None])
+
+    def products(x: Float[Array, "b m d"], u: Float[Array, "b p h d"]) -> Float[Array, "b m h"]:
         first, rows, columns = jnp.split(u, [1, 1 + turns.rows], 1)
         grid = x[:, turns.prefix :].reshape(x.shape[0], turns.rows, -1, x.shape[-1])
-        s = jnp.einsum("byxd,byhd->bhyx", grid, rows) + jnp.einsum("byxd,bxhd->bhyx", grid, columns)
-        prefix = jnp.einsum("bmd,bhd->bhm", x[:, : turns.prefix], first[:, 0])
-        return jnp.concatenate([prefix, s.reshape(*prefix.shape[:2], -1)], -1)
+        of_grid = jnp.einsum("byxd,byhd->byxh", grid, rows) + jnp.einsum("byxd,bxhd->byxh", grid, columns)
+        return flat(jnp.einsum("bmd,bhd->bmh", x[:, : turns.prefix], first[:, 0]), of_grid)
 
     u, du = contract("bphe,dhe->bphd", q, dq, *key["kernel"])
     s, ds = bilinear(products, x, dx, *scale(u, du, norm["scale"]))

@@ -6,6 +6,7 @@ of a batch are divided. For streamed inputs every device receives its own rows o
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -137,7 +138,7 @@ class Batches:
     def permutation(self, epoch: int) -> Integer[np.ndarray, "n"]:
         """Returns the rows, "n", in the order of an epoch."""
         assert self.key is not None
-        return self.rows[np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), len(self)))]
+        return self.rows[np.asarray(permuted(self.key, epoch, len(self)))]
 
     def order(self, epoch: int) -> tuple[Int32[np.ndarray, "k b"], Float32[np.ndarray, "k b"]]:
         """Returns (order, present) of an epoch, "k b": a permutation of the rows, and 0 where a batch is padded."""
@@ -232,6 +233,12 @@ def as_owners(owners: Any, count: int) -> Shaped[np.ndarray, "n"]:
     if names.dtype.kind == "U" and not names.all():
         raise InputError(f"{expected}; got one without a name")
     return names
+
+
+@partial(jax.jit, static_argnames="count")
+def permuted(key: Array, epoch: int, count: int) -> Int32[Array, "n"]:
+    """The numbers below `count` in the order of an epoch, by one program."""
+    return jax.random.permutation(jax.random.fold_in(key, epoch), count)
 
 
 @runtime_checkable

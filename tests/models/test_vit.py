@@ -1,6 +1,7 @@
 """The plain ViT: sizes, pools, the trunk/tail cut, transformations, other image sizes."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +71,12 @@ def test_positions_resample_but_class_token():
     assert model.with_image_size(w, 8)[1] is w
     flat = {**w, "position_embedding": jnp.ones((5, 12))}
     assert_rel_close(model.with_image_size(flat, 16)[1]["position_embedding"], jnp.ones((17, 12)))
+
+
+@pytest.mark.parametrize("path", ["head/kernel", "class_token"])
+def test_a_leaf_is_drawn_with_the_same_bits_by_jit(path):
+    draw = partial(VisionTransformer(ViTConfig(12, 2, 3, 20, patch_size=4, image_size=8, classes=50)).initial, path)
+    assert (draw(jax.random.key(1)) == jax.jit(draw)(jax.random.key(1))).all()
 
 
 def test_a_leaf_is_drawn_by_its_path_alone():

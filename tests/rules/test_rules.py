@@ -25,7 +25,7 @@ def layer_norm(x, scale, bias):
     return lambda d: rules.layer_norm(x, d[0], {"scale": Dual(scale, d[1]), "bias": Dual(bias, d[2])}, 1e-6)
 
 
-def class_attention(x, q, scale, bias, wk, bk, wv, bv):
+def class_attention(x, q, scale, bias, wk, bk, wv, bv, first=0):
     def rule(d):
         pairs = [Dual(*pair) for pair in zip((scale, bias, wk, bk, wv, bv), d[2:], strict=True)]
         names = (
@@ -33,7 +33,7 @@ def class_attention(x, q, scale, bias, wk, bk, wv, bv):
             {"kernel": pairs[2], "bias": pairs[3]},
             {"kernel": pairs[4], "bias": pairs[5]},
         )
-        return rules.class_attention(x, d[0], Dual(q, d[1]), *names)
+        return rules.class_attention(x, d[0], Dual(q, d[1]), *names, first=first)
 
     return rule
 
@@ -41,7 +41,7 @@ def class_attention(x, q, scale, bias, wk, bk, wv, bv):
 TURNS = rules.make_turns(prefix=1, rows=2, columns=3, width=8, theta=100.0)
 
 
-def turned_class_attention(x, q, scale, bias, wk, bk, wv, bv):
+def turned_class_attention(x, q, scale, bias, wk, bk, wv, bv, first=0):
     def rule(d):
         norm, key, value = (
             dict(zip(names, (Dual(*pair) for pair in pairs), strict=True))
@@ -51,7 +51,7 @@ def turned_class_attention(x, q, scale, bias, wk, bk, wv, bv):
                 (("kernel", "bias"), ((wv, d[6]), (bv, d[7]))),
             )
         )
-        return rules.class_attention(x, d[0], Dual(q, d[1]), norm, key, value, TURNS)
+        return rules.class_attention(x, d[0], Dual(q, d[1]), norm, key, value, TURNS, first)
 
     return rule
 
@@ -155,6 +155,11 @@ CASES = {  # name: (operand shapes, rule(*operands)(tangents) -> (y, dy), the sa
         turned_class_attention,
         full_turned_row,
     ),
+    "class_attention, turned, after two rows": (
+        ((B, 9, D), (B, H, 8), (D,), (D,), (D, H, 8), (H, 8), (D, H, 8), (H, 8)),
+        functools.partial(turned_class_attention, first=2),
+        lambda x, *rest: full_turned_row(x[:, 2:], *rest),
+    ),
     "relu": ((PIXELS,), lambda x: lambda d: rules.relu(x, d[0]), jax.nn.relu),
     "leaky relu": ((PIXELS,), lambda x: lambda d: rules.relu(x, d[0], 0.1), lambda x: jax.nn.leaky_relu(x, 0.1)),
     "conv": ((PIXELS, (3, 3, 3, 4)), lambda x, w: lambda d: rules.conv(x, d[0], Dual(w, d[1]), 2), convolution),
@@ -167,6 +172,11 @@ CASES = {  # name: (operand shapes, rule(*operands)(tangents) -> (y, dy), the sa
         lambda s: lambda d: rules.softmax(s, d[0]),
         lambda s: jnp.exp(s) / jnp.exp(s).sum(-1, keepdims=True),
     ),
+    "softmax, second axis": (
+        ((B, N + 1, H),),
+        lambda s: lambda d: rules.softmax(s, d[0], axis=1),
+        lambda s: jnp.exp(s) / jnp.exp(s).sum(1, keepdims=True),
+    ),
     "attention": (
         ((B, N, H, E), (B, N + 1, H, E), (B, N + 1, H, E)),
         lambda q, k, v: lambda d: rules.attention(q, d[0], k, d[1], v, d[2]),
@@ -176,6 +186,11 @@ CASES = {  # name: (operand shapes, rule(*operands)(tangents) -> (y, dy), the sa
         ((B, N, D), (B, H, E), (D,), (D,), (D, H, E), (H, E), (D, H, E), (H, E)),
         class_attention,
         full_attention_row,
+    ),
+    "class_attention, after a row": (
+        ((B, N + 1, D), (B, H, E), (D,), (D,), (D, H, E), (H, E), (D, H, E), (H, E)),
+        functools.partial(class_attention, first=1),
+        lambda x, *rest: full_attention_row(x[:, 1:], *rest),
     ),
 }
 

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray, Shaped
@@ -11,6 +10,7 @@ from jaxtyping import Float, PRNGKeyArray, Shaped
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.core.preprocessing import IMAGENET, ImageSize, Preprocessing
+from tangent_jax.models.protocol import normal
 from tangent_jax.models.resnet import names
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.forward import Statistics, forward, input_shape
@@ -67,7 +67,7 @@ class ResNet:
         shape, name = self.shapes()[path], path.rpartition("/")[2]
         if name == "kernel":
             deviation = 0.01 if path.startswith("head/") else (2 / (shape[0] * shape[1] * shape[3])) ** 0.5
-            return deviation * jax.random.normal(key, shape, jnp.float32)
+            return normal(key, shape, deviation)
         return jnp.full(shape, 1.0 if name in ("scale", "var") else 0.0, jnp.float32)
 
     def apply(

@@ -89,11 +89,11 @@ plain_block = jax.jit(block, static_argnums=0)  # so that the equal blocks of a 
 
 def class_row(config: ViTConfig, p: Tree, x: Float[Array, "b n d"], dx: Float[Array, "b n d"] | None) -> Pair:
     """The class token's row of one block's output, "b d", from the value of `one_query_input`."""
-    z, dz = x[:, 1:], None if dx is None else dx[:, 1:]
+    tokens = x, dx
     x, dx = x[:, 0], None if dx is None else dx[:, 0]
     query = Dual(*dense(*layer_norm(x, dx, p["norm1"], config.eps), p["attention"]["query"], IN))
     key, value = p["attention"]["key"], p["attention"]["value"]
-    o, do = class_attention(z, dz, query, p["norm1"], key, value, turns_of(config))
+    o, do = class_attention(*tokens, query, p["norm1"], key, value, turns_of(config), first=1)
     y, dy = dense(o, do, p["attention"]["out"], OUT)
     return second_part(config, p, *residual(config, p, 1, x, dx, y, dy))
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from tangent_jax.models.protocol import normal
 from tangent_jax.models.vit.config import PAIRS, ViTConfig
 
 Shapes = dict[str, tuple[int, ...]]
@@ -74,13 +75,13 @@ def initial(path: str, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array
     """
     name = path.split("/")[-1]
     if path.endswith("head/kernel"):
-        return 0.01 * jax.random.normal(key, shape, jnp.float32)
+        return normal(key, shape, 0.01)
     if path.endswith("/up/kernel"):
         return jnp.zeros(shape, jnp.float32)
     if name in ("kernel", "position_embedding", "query_token"):
         return 0.02 * jax.random.truncated_normal(key, -2, 2, shape, jnp.float32)
     if name.endswith("class_token") or name == "registers":
-        return 1e-6 * jax.random.normal(key, shape, jnp.float32)
+        return normal(key, shape, 1e-6)
     if name == "scale":
         return jnp.full(shape, 1e-5 if "layer_scale" in path else 1.0, jnp.float32)
     return jnp.zeros(shape, jnp.float32)
