@@ -59,15 +59,16 @@ def test_help_lists_commands_without_jax():
     assert heavy == ""
 
 
-def test_closed_stdout_costs_no_message():
+@pytest.mark.parametrize(("words", "said"), [((), b"1 device: cpu\n"), (("--help",), b"")])
+def test_closed_stdout_costs_no_message(words, said):
     code = (
         "from tangent_jax.commands.shared import command; command.run(lambda _: [print('x' * 99) for _ in range(9999)])"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
     ) as child:
         child.stdout.close()  # as `| head` does
-        assert child.stderr.read() == b"1 device: cpu\n"
+        assert child.stderr.read() == said
         assert child.wait() == codes.FAILED
 
 

@@ -186,8 +186,18 @@ def compose(config: Config, store: tj.Store) -> dict[str, Any]:
         stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, {cost.neighbouring}"
         print(f"together: {stated if cost.private else 'NOT private: a seed drew the noise'}", file=sys.stderr)
     spent = None if cost is None else dataclasses.asdict(cost)
-    result = {"composed": len(store), "merge": config.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
+    result = {
+        "composed": len(store),
+        "merge": merge_of(config, store),
+        "fingerprint": trees.fingerprint(dw),
+        "privacy": spent,
+    }
     return result | ({"accuracy": measured(config, *composed(config, store))} if config.dataset else {})
+
+
+def merge_of(config: Config, store: tj.Store) -> str:
+    """How components are composed: statistics are summed, whatever --merge is."""
+    return "sum" if store.provenance(next(iter(store))).features else config.merge
 
 
 def planned(config: Config, store: tj.Store) -> tj.store.RemovalPlan:
@@ -307,7 +317,7 @@ def export_all(config: Config, store: tj.Store) -> dict[str, Any]:
     sources = {
         "fingerprint": fingerprint,
         "privacy": spent,
-        "merge": "sum" if store.provenance(names[0]).features else config.merge,
+        "merge": merge_of(config, store),
         "removals": removed,
         "accuracy": accuracy,
     }

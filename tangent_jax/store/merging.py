@@ -41,7 +41,8 @@ def add_all(store: Store, other: Store) -> list[str]:
     for name in (name for name in other if name in store):
         if store.state.components[name].weights != theirs[name].weights:
             raise InputError(
-                f"{name} of {other.root} has other numbers in {store.root}. Keep that store apart, or delete it"
+                f"{name} of {other.root} has other numbers in {store.root}: two contributors of one name, or one "
+                "trained again. Name each by `compose --sharding=owner`, keep that store apart, or delete it"
             )
         if account_of(store.provenance(name)) != account_of(other.provenance(name)):
             raise InputError(f"{name} must have one account and one list of examples; got two. Discard one of them")

@@ -205,8 +205,11 @@ def refuse(what: str, word: str, known: Iterable[str]) -> NoReturn:
 
 
 def near_to(word: str, known: Iterable[str]) -> str:
-    """The end of a message: the known names that are near to a word."""
-    near = difflib.get_close_matches(normal_name(word), sorted({*known}))
+    """The end of a message: the known names that are near to a word, or all if they are few."""
+    known = sorted({*known})
+    near = difflib.get_close_matches(normal_name(word), known)
+    if not near and 0 < len(known) <= 5:
+        return visible(f"; they are {', '.join(known)}")
     return visible(f", and near it are {', '.join(near)}" if near else ", and none is near it")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -165,9 +165,7 @@ def run(
             print(f"{name}: {error}", file=sys.stderr)
             leave(codes.FAILED)
         except Exception as error:
-            if isinstance(error, BrokenPipeError) and has_no_reader(sys.stdout):  # such as `head`, which has ended
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                leave(codes.FAILED)
+            leave_without_reader(error)
             line = in_one_line(error, jax.distributed.is_initialized())
             if line is None:
                 raise
@@ -181,7 +179,11 @@ def run(
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     atexit.register(gc.freeze)  # else the interpreter's last collection takes a quarter of a second
     flags.define(config, table)
-    app.run(guarded, flags_parser=parsed)
+    try:
+        app.run(guarded, flags_parser=parsed)
+    except BrokenPipeError as error:  # of the text of --help
+        leave_without_reader(error)
+        raise
 
 
 def index_beside_cache(config: Settings) -> AbstractContextManager:
@@ -245,11 +247,13 @@ def check_given(config: Settings, given: list[str], commands: Collection[str]) -
         config.path("store")
 
 
-def has_no_reader(stream: IO[str]) -> bool:
-    """True if a stream is a pipe that nobody reads any more."""
+def leave_without_reader(error: Exception) -> None:
+    """Ends the process if nobody reads its stdout any more: its reader, such as `head`, has ended."""
     poll = select.poll()
-    poll.register(stream, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
+    poll.register(sys.stdout, 0)
+    if isinstance(error, BrokenPipeError) and any(event & select.POLLERR for _, event in poll.poll(0)):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave(codes.FAILED)
 
 
 def in_one_line(error: Exception, is_job: bool) -> str | None:
