@@ -42,7 +42,7 @@ def add_all(store: Store, other: Store) -> list[str]:
         if store.state.components[name].weights != theirs[name].weights:
             raise InputError(
                 f"{name} of {other.root} has other numbers in {store.root}: two contributors of one name, or one "
-                "trained again. Name each by `compose --sharding=owner`, keep that store apart, or delete it"
+                "trained again. Give each contributor a name of their own, keep that store apart, or delete it"
             )
         if account_of(store.provenance(name)) != account_of(other.provenance(name)):
             raise InputError(f"{name} must have one account and one list of examples; got two. Discard one of them")

@@ -180,8 +180,12 @@ def run(
     atexit.register(gc.freeze)  # else the interpreter's last collection takes a quarter of a second
     flags.define(config, table)
     try:
-        app.run(guarded, flags_parser=parsed)
-    except BrokenPipeError as error:  # of the text of --help
+        try:
+            app.run(guarded, flags_parser=parsed)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError as error:  # also of the text of --help
         leave_without_reader(error)
         raise
 
@@ -249,9 +253,11 @@ def check_given(config: Settings, given: list[str], commands: Collection[str]) -
 
 def leave_without_reader(error: Exception) -> None:
     """Ends the process if nobody reads its stdout any more: its reader, such as `head`, has ended."""
+    if not isinstance(error, BrokenPipeError):
+        return
     poll = select.poll()
     poll.register(sys.stdout, 0)
-    if isinstance(error, BrokenPipeError) and any(event & select.POLLERR for _, event in poll.poll(0)):
+    if any(event & select.POLLERR for _, event in poll.poll(0)):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         leave(codes.FAILED)
 
