@@ -6,7 +6,6 @@ These are a new or frozen head, reset blocks (PT=F), a new class token (CLS=T), 
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -83,20 +82,18 @@ class Pretrained:
         """
         if isinstance(classes, int | np.integer):
             model = self.model.with_classes(whole_number("classes", classes, 1, 1 << 20))
-            trees.check_key(key)
-            return dataclasses.replace(self, model=model, w={**self.w, **draw_head(model, key)}, class_names=())
+            w = {**self.w, **draw(model, head_paths(model), key)}
+            return dataclasses.replace(self, model=model, w=w, class_names=())
         names = check_classes(classes)
         trees.check_key(key)
         single, keys = self.model.with_classes(1), jnp.stack([name_key(key, name) for name in names])
-        columns = jax.vmap(lambda own: draw_head(single, own)["head"])(keys)
+        columns = jax.vmap(lambda own: draw(single, head_paths(single), own)["head"])(keys)
         head = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), columns)
         model = self.model.with_classes(len(names))
         return dataclasses.replace(self, model=model, w={**self.w, "head": head}, class_names=())
 
     def with_scaled_head(self, scale: float) -> "Pretrained":
         """The model with a head multiplied by `scale`, which scales every tangent below the head."""
-        if scale == 1:
-            return self
         return dataclasses.replace(self, w={**self.w, "head": jax.tree.map(lambda leaf: scale * leaf, self.w["head"])})
 
     def with_frozen_head(self, head: FrozenHead) -> "Pretrained":
@@ -195,12 +192,6 @@ class Pretrained:
 def head_paths(model: Model) -> list[str]:
     """The leaves of the head; the last axis of each is the classes."""
     return [path for path in model.shapes() if path.startswith("head/")]
-
-
-@partial(jax.jit, static_argnames="model")
-def draw_head(model: Model, key: PRNGKeyArray) -> Tree:
-    """A freshly drawn head, by one program."""
-    return draw(model, head_paths(model), key)
 
 
 def name_key(key: PRNGKeyArray, name: str) -> PRNGKeyArray:

@@ -54,7 +54,7 @@ def class_attention(
         norm: {"scale": "d", "bias": "d"}.
         key, value: {"kernel": "d h e", "bias": "h e"}.
         turns: The keys' rotations, or None.
-        first: The first row that is a token. Other rows get weight 0, as x without them would be a copy.
+        first: The first row that is a token. Rows before it are finite and get weight 0: x without them is a copy.
 
     Returns:
         (o, do), "b h e", equal to `attention` on the full keys and values.

@@ -47,7 +47,8 @@ def predictor(recipe: Recipe, classes: int | Sequence[str], pretrained: Pretrain
         anchor = anchor.reset(make_subset(anchor.model, kind, blocks), fresh)
     if kind in ("lora", "lora_b"):
         anchor = anchor.with_lora(recipe.rank, blocks, fresh)
-    anchor = anchor.with_scaled_head(recipe.head_scale)
+    if recipe.head_scale != 1:
+        anchor = anchor.with_scaled_head(recipe.head_scale)
     dtype = None if recipe.dtype == "float32" else jnp.dtype(recipe.dtype)
     options: Any = {"linearization": recipe.linearization, "dtype": dtype}
     if not recipe.is_linear:

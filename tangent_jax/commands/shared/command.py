@@ -180,13 +180,17 @@ def run(
     atexit.register(gc.freeze)  # else the interpreter's last collection takes a quarter of a second
     flags.define(config, table)
     try:
+        app.run(guarded, flags_parser=parsed)
+    except BrokenPipeError as error:  # of the text of --help
+        leave_without_reader(error)
+        raise
+    except SystemExit:  # with its code, whether or not somebody still reads what is buffered
         try:
-            app.run(guarded, flags_parser=parsed)
-        finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
-    except BrokenPipeError as error:  # also of the text of --help
-        leave_without_reader(error)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                silence_stdout()
         raise
 
 
@@ -258,8 +262,13 @@ def leave_without_reader(error: Exception) -> None:
     poll = select.poll()
     poll.register(sys.stdout, 0)
     if any(event & select.POLLERR for _, event in poll.poll(0)):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()
         leave(codes.FAILED)
+
+
+def silence_stdout() -> None:
+    """Sends stdout nowhere, so that the interpreter's end has no error to print."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def in_one_line(error: Exception, is_job: bool) -> str | None:
