@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import json
+import os
 import re
 import signal
 import subprocess
@@ -59,17 +60,28 @@ def test_help_lists_commands_without_jax():
     assert heavy == ""
 
 
-@pytest.mark.parametrize(("words", "said"), [((), b"1 device: cpu\n"), (("--help",), b"")])
-def test_closed_stdout_costs_no_message(words, said):
-    code = (
+@pytest.mark.parametrize(
+    ("words", "unbuffered", "said", "code"),
+    [
+        ((), "", b"1 device: cpu\n", codes.FAILED),
+        (("--help",), "", b"", codes.DONE),
+        (("--help",), "1", b"", codes.FAILED),
+    ],
+)
+def test_closed_stdout_costs_no_message(words, unbuffered, said, code):
+    prints = (
         "from tangent_jax.commands.shared import command; command.run(lambda _: [print('x' * 99) for _ in range(9999)])"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        [sys.executable, "-c", prints, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
     ) as child:
         child.stdout.close()  # as `| head` does
         assert child.stderr.read() == said
-        assert child.wait() == codes.FAILED
+        assert child.wait() == code
 
 
 SAYS = """
