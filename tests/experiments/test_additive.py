@@ -191,7 +191,7 @@ def test_a_lost_class_is_left_out_of_accuracy(tmp_path, tiny):
     run("store", "remove", where, "--name=shard 1", cache)
     line, err = run("store", "compose", where, spec, cache, "--settings=lda,0.3")
     (name,) = json.loads(line)["accuracy"]
-    assert name == "photos, 2 of 3 classes"
+    assert (name, json.loads(line)["merge"]) == ("photos, 2 of 3 classes", "sum")
     assert "6 test images are left out: no component has the class bee" in err
     assert "test accuracy on photos, 2 of 3 classes, 12 images: " in err
     run("store", "remove", where, "--name=shard 0", cache)
