@@ -17,6 +17,7 @@ WHAT = (
     "session",
     "hog",
     "sizes",
+    "kernels",
     "contributors",
     "experts",
 )

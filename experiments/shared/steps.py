@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import tangent_jax as tj
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.jacobian import Fresh, keep
-from tangent_jax.models.trunk import run_trunk
+from tangent_jax.models.trunk import in_dtype, run_trunk
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.train import clip_all
 from tangent_jax.privacy.train import private_step as step_of_sum
@@ -50,7 +50,7 @@ class Pass(NamedTuple):
 def trunk(predict: tj.Predictor, images: Any) -> Step:
     """The trunk on images "b y x 3"."""
     options = {"model": predict.model, "stop": predict.subset.stage, "dtype": predict.dtype}
-    return Step(partial(run_trunk, **options), (predict.w, images))
+    return Step(partial(run_trunk, **options), (in_dtype(predict.w, predict.dtype), images))
 
 
 def fit_step(

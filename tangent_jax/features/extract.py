@@ -36,7 +36,7 @@ from tangent_jax.features.row_store import CHUNK, MISSING, RowStore, read_lines
 from tangent_jax.io import hosts, progress
 from tangent_jax.io.files import expand_path
 from tangent_jax.models.protocol import is_floating
-from tangent_jax.models.trunk import Trunk, run_trunk
+from tangent_jax.models.trunk import Trunk, in_dtype, run_trunk
 from tangent_jax.train.features import Features
 
 AHEAD = 2  # spans of rows that wait to be written while the next one is computed
@@ -196,7 +196,7 @@ def on_devices(trunk: Trunk, traced: str) -> Run:
     Args:
         traced: The key of its program.
     """
-    w = placement.replicate(trunk.w, local=True)
+    w = in_dtype(placement.replicate(trunk.w, local=True), trunk.dtype)
     devices = placement.mesh(local=True).size
     size = rows_at_once() * devices
     threads = placement.cores() if devices == 1 else 1  # several devices share the cores already

@@ -75,6 +75,11 @@ class Tangent(Protocol):
         """The same function, computed in f32 or wider."""
         ...
 
+    @property
+    def prepared(self) -> Self:
+        """The same function, bit for bit, for a loop: what depends on neither dw nor x is computed once."""
+        ...
+
     def zeros(self) -> Tree:
         """dw = 0; None for a plain function, which does not name its leaves."""
         ...
@@ -93,6 +98,10 @@ class ByAutodiff:
 
     @property
     def exact(self) -> Self:
+        return self
+
+    @property
+    def prepared(self) -> Self:
         return self
 
     def probe(self, dw: Tree, x: Any, at_zero: bool = False) -> RowsOfJ:
@@ -117,6 +126,11 @@ class Function(ByAutodiff):
 def as_tangent(predict: Callable[[Tree, Any], Array]) -> Tangent:
     """The predictor itself, or a plain function as one."""
     return predict if isinstance(predict, Tangent) else Function(trees.as_pytree(predict))
+
+
+def prepared(predict: Callable[[Tree, Any], Array]) -> Callable[[Tree, Any], Array]:
+    """The predictor for a loop, such as `Tangent.prepared`; a plain function is unchanged."""
+    return predict.prepared if isinstance(predict, Tangent) else predict
 
 
 def check_factors(predict: Tangent, remedy: str) -> None:

@@ -129,6 +129,11 @@ class Predictor:
         is_narrow = self.dtype is not None and jnp.finfo(self.dtype).bits < 32
         return self.in_dtype(None) if is_narrow else self
 
+    @property
+    def prepared(self) -> "Predictor":
+        """The predictor with its frozen weights in the compute dtype, which a step would cast again."""
+        return self if self.method == "nlft" else dataclasses.replace(self, w=trees.cast(self.w, self.dtype))
+
     def dual(self, pairs: Tree, x: Float[Array, "b ..."]) -> Dual:
         """The model's value and tangent by its closed form, from the input of the subset's stage."""
         closed_form: Any = self.model.dual

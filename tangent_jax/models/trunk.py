@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped
 
+from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity, program_reading
 from tangent_jax.core.notation import Tree
@@ -28,6 +29,13 @@ def run_trunk(
 ) -> Shaped[Array, "b ..."]:
     """The input of stage `stop` from that of `start`. `traced`: the key of its program; another key compiles again."""
     return model.apply(*prepare(model, w, x, dtype, start), start, stop)
+
+
+def in_dtype(w: Tree, dtype: Any) -> Tree:
+    """The weights in the compute dtype, by one program: `run_trunk` would cast them again for every batch."""
+    if dtype is None or all(leaf.dtype == dtype for leaf in jax.tree.leaves(w)):
+        return w
+    return jax.jit(trees.cast, static_argnames="dtype")(w, dtype=dtype)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
-from tangent_jax.linear.tangent import as_tangent
+from tangent_jax.linear.tangent import as_tangent, prepared
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum
 from tangent_jax.privacy.conditions import check_finite, check_no_batching, check_optimizer
@@ -100,7 +100,7 @@ def clip_all(
     predict: Predict, dw: Tree, chunk: Chunk, count: Any, objective: Objective, mechanism: Mechanism
 ) -> ClippedSum:
     """The clipped sum over the first `count` micro-batches of a chunk, before any noise."""
-    present = chunk.present
+    predict, present = prepared(predict), chunk.present
 
     def part(i: Any) -> ClippedSum:
         return clip(predict, dw, *chunk.at(i), present[i], objective, mechanism)

@@ -25,6 +25,7 @@ from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
+from tangent_jax.linear.tangent import prepared
 from tangent_jax.train.batches import STEPS, Batches, Chunk, Source, as_batches, epoch_chunks
 from tangent_jax.train.bound import check_data
 from tangent_jax.train.evaluate import Metric
@@ -93,8 +94,8 @@ class Training:
     metrics: tuple[Metric, ...] = ()
     traced: str = ""
 
-    def step(self, state: State, batch: Batch, progress: Any) -> tuple[State, Array, Tree]:
-        """One step; also the sums over its examples of the loss and of each metric, "1 + metrics"; the gradient."""
+    def step(self, state: State, batch: Batch, progress: Any) -> tuple[State, Array]:
+        """One step; also the sums over its examples of the loss and of each metric, "1 + metrics"."""
         x, y, present, key = batch
 
         def value(dw: Tree) -> tuple[Array, Array]:
@@ -108,12 +109,17 @@ class Training:
         known = {"progress": progress, "value": total, "grad": gradient, "value_fn": value_fn}
         values = [self.objective.losses(outputs, y, key), *(alone(metric, outputs, y) for metric in self.metrics)]
         sums = jnp.stack([jnp.sum(of_examples * present) for of_examples in values])
-        return State(*apply(self.optimizer, gradient, state.optimizer_state, state.dw, **known)), sums, gradient
+        return State(*apply(self.optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
 
     @property
     def draws(self) -> bool:
         """True where a step needs a key."""
         return isinstance(self.predict, Keyed) or self.objective.draws
+
+    @property
+    def prepared(self) -> "Training":
+        """The computation for a loop over steps."""
+        return dataclasses.replace(self, predict=prepared(self.predict))
 
     def start(self, dw: Tree) -> State:
         """The state before the first step."""
@@ -121,19 +127,18 @@ class Training:
 
 
 @partial(jax.jit, donate_argnames="state")
-def train_epoch(
-    training: Training, state: State, chunk: Chunk, keys: Any, progress: Any
-) -> tuple[State, tuple[Array, Array]]:
-    """(the state after an epoch or a chunk of it; each step's sums, "k m"; norms of the gradients, "k").
+def train_epoch(training: Training, state: State, chunk: Chunk, keys: Any, progress: Any) -> tuple[State, Array]:
+    """(the state after an epoch or a chunk of it; each step's sums, "k m").
 
     Args:
         keys: "k", or None.
     """
 
-    def step(state: State, of_step: tuple[Array, Array | None]) -> tuple[State, tuple[Array, Array]]:
+    training = training.prepared
+
+    def step(state: State, of_step: tuple[Array, Array | None]) -> tuple[State, Array]:
         i, key = of_step
-        after, sums, gradient = training.step(state, Batch(*chunk.at(i), chunk.present[i], key), progress)
-        return after, (sums, trees.norm(gradient))
+        return training.step(state, Batch(*chunk.at(i), chunk.present[i], key), progress)
 
     return jax.lax.scan(step, state, (jnp.arange(len(chunk.present)), keys))
 
@@ -155,10 +160,10 @@ def train_chunk(run: Run, training: Training, state: State, chunk: Chunk, keys: 
     """Trains on a chunk, logs its steps, and adds their sums to the epoch's; returns the state."""
     present, progress = chunk.present, sums.epoch / sums.epochs
     run.begin(len(present))
-    state, (per_step, norms) = train_epoch(training, state, chunk.place(), keys, progress)
+    state, per_step = train_epoch(training, state, chunk.place(), keys, progress)
     per_step = np.asarray(per_step, np.float64)
     if run.log is not None:
-        log_chunk(run.log, sums, per_step, np.asarray(norms, np.float64), present)
+        log_chunk(run.log, sums, per_step, present)
     sums.totals += per_step.sum(0)
     sums.examples += int(present.sum())
     sums.steps += len(present)
@@ -166,14 +171,13 @@ def train_chunk(run: Run, training: Training, state: State, chunk: Chunk, keys: 
     return state
 
 
-def log_chunk(log: StepLog, sums: Sums, per_step: np.ndarray, norms: np.ndarray, present: np.ndarray) -> None:
-    """Logs the steps after those of `sums`: their sums "k m", the norms of the gradients "k", present "k b"."""
+def log_chunk(log: StepLog, sums: Sums, per_step: np.ndarray, present: np.ndarray) -> None:
+    """Logs the steps after those of `sums`: their sums "k m", present "k b"."""
     counts = present.sum(1)
     rows = []
     for i, count in enumerate(counts):
         row: Row = {"step": sums.before + sums.steps + i + 1, "epoch": sums.epoch + 1}
         row |= dict(zip(sums.names, (per_step[i] / count).tolist(), strict=True))
-        row["gradient_norm"] = float(norms[i])
         rows.append(row)
     log.add(rows, int(counts.sum()))
 

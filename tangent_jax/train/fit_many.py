@@ -47,9 +47,10 @@ def train_epoch_many(
         steps: (rows of the data "k s b", present "k s b", keys "k s" or None).
     """
     inputs, targets = data
+    training = training.prepared
 
     def step(state: State, rows: Array, present: Array, key: Array | None) -> tuple[State, Array]:
-        return training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)[:2]
+        return training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)
 
     return jax.lax.scan(lambda states, of_step: jax.vmap(step)(states, *of_step), states, steps)
 

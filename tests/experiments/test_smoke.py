@@ -119,8 +119,8 @@ CHECKS = {
     "removal remove": lambda result: all(row["gap"] <= row["bound"] for row in result["removed"].values()),
 }
 """What must hold of a result, whatever the data."""
-OTHERS = {"bench accelerator", "bench contributors", "bench hog", "data"}
-"""Experiments with tests of their own: test_accelerator.py, test_rivals.py, test_data.py."""
+OTHERS = {"bench accelerator", "bench contributors", "bench hog", "bench kernels", "data"}
+"""Experiments with tests of their own: test_accelerator.py, test_rivals.py, test_kernels.py, test_data.py."""
 QUICK = {"quickstart", "uncertainty", "removal remove", "influence effects"}
 """Those that run in `make test`; `make test-all` runs every one."""
 

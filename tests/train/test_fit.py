@@ -454,6 +454,27 @@ def test_predictor_computes_in_asked_dtype(method, road):
     assert all(dtype == {"bfloat16"} for dtype in dtypes)
 
 
+@pytest.mark.parametrize("method", ["taft", "nlft"])
+@pytest.mark.parametrize("road", ["closed_form", "autodiff"])
+def test_prepared_predictor_has_the_same_bits(method, road):
+    predict, dw = predictor(method=method, linearization=road)
+    half = dataclasses.replace(predict, dtype=jnp.bfloat16)
+    np.testing.assert_array_equal(half.prepared(dw, X), half(dw, X))
+    np.testing.assert_array_equal(predict.prepared(dw, X), predict(dw, X))
+
+
+def test_steps_cast_no_frozen_weight():
+    predict, dw = task()
+    half = dataclasses.replace(predict, dtype=jnp.bfloat16)
+    training = module.make_training(half, None, adam(1e-2), {})
+    chunk = jax.tree.map(jnp.asarray, next(batches().chunks(*batches().order(0))))
+    program = module.train_epoch.trace(training, training.start(dw), chunk, None, 0.0).jaxpr
+    (loop,) = [equation for equation in program.eqns if equation.primitive.name == "scan"]
+    constants = [v.aval for v in loop.invars[: loop.params["num_consts"]]]
+    kernels = {leaf.shape for leaf in jax.tree.leaves(predict.w) if leaf.ndim > 1}
+    assert {a.dtype for a in constants if a.shape in kernels} == {jnp.dtype(jnp.bfloat16)}
+
+
 def test_key_beside_keyed_batches_is_refused():
     with pytest.raises(InputError, match="key must be left out beside Batches that have a key; got both"):
         fit(task()[0], batches(), key=jax.random.key(0), epochs=1)

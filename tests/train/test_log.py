@@ -99,15 +99,6 @@ def test_the_rows_of_fit_are_its_steps(tmp_path):
     assert not any(measured[:5])
 
 
-def test_gradient_norm_is_logged(tmp_path):
-    start, one = ({"kernel": RNG.standard_normal((3, 3)).astype(np.float32)}, Batches(X, Y, KEY, batch_size=44))
-    with log_steps(tmp_path) as log:
-        fit(linear, one, CE, start=start, optimizer=adam(0.1), epochs=1, log=log)
-    (row,) = rows(tmp_path)
-    gradient = jax.grad(lambda dw: CE(linear, dw, X, Y))(start)["kernel"]
-    assert float(row["gradient_norm"]) == pytest.approx(float(np.linalg.norm(gradient)), rel=1e-5)
-
-
 def scalars(folder, files="metrics/*/events.*"):
     """The (name, step) that TensorBoard shows of event files: by its Python reader, a restart hides the later steps."""
     shown = []

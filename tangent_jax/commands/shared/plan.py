@@ -21,7 +21,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tangent_jax as tj
-from tangent_jax.core import placement
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
@@ -130,9 +130,11 @@ def trunk_phase(predict: tj.Predictor, mesh: Mesh) -> Phase:
     """The trunk on as many images as it processes at once."""
     model = predict.model
     images = jax.ShapeDtypeStruct((rows_at_once(), *model.input_shape(0)), jnp.uint8)
-    w, images = on_mesh(predict.w, mesh), on_mesh(images, mesh, 0)
+    w = jax.eval_shape(partial(trees.cast, dtype=predict.dtype), predict.w)
+    w, images = on_mesh(w, mesh), on_mesh(images, mesh, 0)
     lowered = run_trunk.lower(w, images, model=model, stop=predict.subset.stage, dtype=predict.dtype)
-    return Phase({"trunk": lowered}, size_of((w, images)))
+    is_cast = size_of(w) != size_of(predict.w)  # then both lie on the device
+    return Phase({"trunk": lowered}, size_of((w, images)) + is_cast * size_of(predict.w))
 
 
 def fit_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mesh: Mesh) -> Phase:
