@@ -7,7 +7,6 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float64
 from scipy.special import entr
-from scipy.stats import rankdata
 
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.train.targets import as_labels, as_numbers
@@ -67,6 +66,8 @@ def auc(positives: Array | np.ndarray, negatives: Array | np.ndarray) -> float:
     >>> auc(np.array([3.0, 1.0]), np.array([0.0, 2.0]))
     0.75
     """
+    from scipy.stats import rankdata  # a third of a second
+
     positives, negatives = (as_scores(scores) for scores in (positives, negatives))
     ranks = rankdata(np.concatenate([positives, negatives]))[: len(positives)]
     return float((ranks.sum() - len(positives) * (len(positives) + 1) / 2) / (len(positives) * len(negatives)))
