@@ -6,8 +6,9 @@ XLA compiles for a GPU that is not there; only JAX's plugin is needed:
     JAX_PLATFORMS=cpu python -m experiments.bench kernels
 
 Kernels of a training step are those of one round of its loop: on a GPU a step of one block is so short that their
-number decides its time. Two things are not as on the device: which kernels are fastest cannot be tried out, so products
-take other forms; and attention forms its matrix, as JAX asks the device for cuDNN.
+number decides its time. Those of a private step are of its clipped sum and its update; loops of the discrete noise
+count once. Two things are not as on the device: which kernels are fastest cannot be tried out, so products take other
+forms; and attention forms its matrix, as JAX asks the device for cuDNN.
 
 The last line of stdout: {"kernels": {PROGRAM: {"kernels", "mebibytes": temporary memory, "seconds": to compile}}}.
 """
@@ -62,6 +63,8 @@ gpu_device_info {
 }
 """
 """The GPU, as XLA's compiler needs to know it."""
+KERNEL = r"[ \]})](fusion|custom-call|copy|reduce|sort|scatter|gather|dynamic-update-slice)(-start)?\("
+"""An instruction that the device runs as a kernel of its own."""
 OPTIONS: Any = {"xla_gpu_autotune_level": 0}  # trying kernels out needs the device
 
 
@@ -76,7 +79,7 @@ class Config(Results):
 
 def programs(size: str, batch: int) -> dict[str, Callable[[], Step]]:
     """The programs by name; bfloat16 where no other dtype is named."""
-    layout = tj.models.vit_config(f"{size}/16", classes=operations.CLASSES)
+    layout = tj.models.vit_config(operations.named(size), classes=operations.CLASSES)
     whole, last = (partial(operations.random_vit, config) for config in (layout, layout.replace(depth=1)))
     half = jnp.bfloat16
 
@@ -141,15 +144,17 @@ def measure(step: Step, placed: Sharding) -> dict[str, Any]:
 
 
 def kernels_of(text: str) -> int:
-    """The kernels of the largest computation of a compiled program: its loop's body, or all of it."""
+    """The kernels of a compiled program; of its loop's body alone, if that has more than the program around it."""
+    bodies = {*re.findall(r"body=%?([\w.\-]+)", text)}
     counts: dict[str, int] = {}
     name = ""
     for line in text.splitlines():
-        if head := re.match(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$", line):
-            name = head[1]
-        elif re.search(r"[ \]})](fusion|custom-call|copy|reduce|sort|scatter|gather|dynamic-update-slice)\(", line):
+        if head := re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{$", line):
+            name = head[2] if head[1] or head[2] in bodies else ""
+        elif name and re.search(KERNEL, line):
             counts[name] = counts.get(name, 0) + 1
-    return max((count for name, count in counts.items() if not name.startswith("fused")), default=0)
+    largest = max(counts, key=lambda name: counts[name], default="")
+    return counts[largest] if largest in bodies else sum(counts.values())
 
 
 def main(config: Config) -> None:

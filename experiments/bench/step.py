@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 import tangent_jax as tj
 from experiments.shared import plots, timing, titles
-from experiments.shared.operations import CLASSES, full_block, many, peaks, plain_and_tangent, random_vit
+from experiments.shared.operations import CLASSES, full_block, many, named, peaks, plain_and_tangent, random_vit
 from experiments.shared.table import TABLE
 from experiments.shared.timing import Operation
 from tangent_jax.commands.shared import command
@@ -45,11 +45,6 @@ RATIOS = {  # name: (above, below)
     "closed_form_over_autodiff_7": ("TAFT-7 step", "TAFT-7 step, autodiff"),
     "ten_models_at_once_over_one_by_one": ("10 models' TAFT-1 steps, at once", "10 models' TAFT-1 steps, one by one"),
 }
-
-
-def named(size: str) -> str:
-    """The architecture of an entry of --size."""
-    return size if "/" in size else f"{size}/16"
 
 
 def operations(config: Config, size: str, batch: int, dtype: Any) -> Iterator[Operation]:

@@ -26,6 +26,11 @@ CLASSES, MECHANISM = 200, tj.privacy.Mechanism(1.0, 10.0, 50, 1e-5)
 Operations = dict[str, Callable[[], Operation]]
 
 
+def named(size: str) -> str:
+    """The architecture of an entry of --size."""
+    return size if "/" in size else f"{size}/16"
+
+
 def random_vit(config: tj.models.ViTConfig) -> tj.Pretrained:
     """A ViT of random weights."""
     model = tj.models.VisionTransformer(config)

@@ -75,11 +75,6 @@ class Tangent(Protocol):
         """The same function, computed in f32 or wider."""
         ...
 
-    @property
-    def prepared(self) -> Self:
-        """The same function, bit for bit, for a loop: what depends on neither dw nor x is computed once."""
-        ...
-
     def zeros(self) -> Tree:
         """dw = 0; None for a plain function, which does not name its leaves."""
         ...
@@ -98,10 +93,6 @@ class ByAutodiff:
 
     @property
     def exact(self) -> Self:
-        return self
-
-    @property
-    def prepared(self) -> Self:
         return self
 
     def probe(self, dw: Tree, x: Any, at_zero: bool = False) -> RowsOfJ:
@@ -128,9 +119,18 @@ def as_tangent(predict: Callable[[Tree, Any], Array]) -> Tangent:
     return predict if isinstance(predict, Tangent) else Function(trees.as_pytree(predict))
 
 
-def prepared(predict: Callable[[Tree, Any], Array]) -> Callable[[Tree, Any], Array]:
-    """The predictor for a loop, such as `Tangent.prepared`; a plain function is unchanged."""
-    return predict.prepared if isinstance(predict, Tangent) else predict
+@runtime_checkable
+class Looped(Protocol):
+    """A predictor of which a loop calls another form, as XLA's GPU compiler moves no computation out of a loop."""
+
+    def for_loop(self) -> Callable[[Tree, Any], Array]:
+        """Has the outputs, and rows of J at dw, bit for bit; what depends on neither dw nor x is computed already."""
+        ...
+
+
+def for_loop(predict: Callable[[Tree, Any], Array]) -> Callable[[Tree, Any], Array]:
+    """The form of a predictor, or of any function, for a loop."""
+    return predict.for_loop() if isinstance(predict, Looped) else predict
 
 
 def check_factors(predict: Tangent, remedy: str) -> None:

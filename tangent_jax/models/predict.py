@@ -129,9 +129,8 @@ class Predictor:
         is_narrow = self.dtype is not None and jnp.finfo(self.dtype).bits < 32
         return self.in_dtype(None) if is_narrow else self
 
-    @property
-    def prepared(self) -> "Predictor":
-        """The predictor with its frozen weights in the compute dtype, which a step would cast again."""
+    def for_loop(self) -> "Predictor":
+        """The predictor with w in the compute dtype, as each call would cast it; `zeros` and `exact` are others."""
         return self if self.method == "nlft" else dataclasses.replace(self, w=trees.cast(self.w, self.dtype))
 
     def dual(self, pairs: Tree, x: Float[Array, "b ..."]) -> Dual:

@@ -29,7 +29,7 @@ from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
-from tangent_jax.linear.tangent import as_tangent, prepared
+from tangent_jax.linear.tangent import as_tangent, for_loop
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum
 from tangent_jax.privacy.conditions import check_finite, check_no_batching, check_optimizer
@@ -100,7 +100,7 @@ def clip_all(
     predict: Predict, dw: Tree, chunk: Chunk, count: Any, objective: Objective, mechanism: Mechanism
 ) -> ClippedSum:
     """The clipped sum over the first `count` micro-batches of a chunk, before any noise."""
-    predict, present = prepared(predict), chunk.present
+    present = chunk.present
 
     def part(i: Any) -> ClippedSum:
         return clip(predict, dw, *chunk.at(i), present[i], objective, mechanism)
@@ -139,9 +139,9 @@ def private_step(
 
 
 @partial(jax.jit, static_argnames="traced")
-def clip_chunk(*arguments: Any, traced: str = "") -> ClippedSum:
+def clip_chunk(predict: Predict, *arguments: Any, traced: str = "") -> ClippedSum:
     """As `clip_all`, compiled."""
-    return clip_all(*arguments)
+    return clip_all(for_loop(predict), *arguments)
 
 
 @partial(jax.jit, static_argnames="traced", donate_argnums=0)

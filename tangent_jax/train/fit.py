@@ -25,7 +25,7 @@ from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
-from tangent_jax.linear.tangent import prepared
+from tangent_jax.linear.tangent import for_loop
 from tangent_jax.train.batches import STEPS, Batches, Chunk, Source, as_batches, epoch_chunks
 from tangent_jax.train.bound import check_data
 from tangent_jax.train.evaluate import Metric
@@ -116,10 +116,9 @@ class Training:
         """True where a step needs a key."""
         return isinstance(self.predict, Keyed) or self.objective.draws
 
-    @property
-    def prepared(self) -> "Training":
+    def for_loop(self) -> "Training":
         """The computation for a loop over steps."""
-        return dataclasses.replace(self, predict=prepared(self.predict))
+        return dataclasses.replace(self, predict=for_loop(self.predict))
 
     def start(self, dw: Tree) -> State:
         """The state before the first step."""
@@ -134,7 +133,7 @@ def train_epoch(training: Training, state: State, chunk: Chunk, keys: Any, progr
         keys: "k", or None.
     """
 
-    training = training.prepared
+    training = training.for_loop()
 
     def step(state: State, of_step: tuple[Array, Array | None]) -> tuple[State, Array]:
         i, key = of_step

@@ -47,7 +47,7 @@ def train_epoch_many(
         steps: (rows of the data "k s b", present "k s b", keys "k s" or None).
     """
     inputs, targets = data
-    training = training.prepared
+    training = training.for_loop()
 
     def step(state: State, rows: Array, present: Array, key: Array | None) -> tuple[State, Array]:
         return training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)

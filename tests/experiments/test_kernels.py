@@ -13,7 +13,9 @@ from tangent_jax.core.checks import InputError
 
 LOOP = """
 %fused_add (param_0: f32[4]) -> f32[4] {
-  %copy.9 = f32[4]{0} copy(%param_0)
+  %copy.7 = f32[4]{0} copy(%param_0)
+  %copy.8 = f32[4]{0} copy(%copy.7)
+  %copy.9 = f32[4]{0} copy(%copy.8)
   ROOT %add.1 = f32[4]{0} add(%copy.9, %copy.9)
 }
 
@@ -33,6 +35,11 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 
 def test_kernels_are_those_of_one_round_of_the_loop():
     assert kernels_of(LOOP) == 2
+
+
+def test_a_small_loop_counts_beside_all_others():
+    longer = LOOP.replace("  %copy.1 =", "  %a = f32[4]{0} fusion-start(%x)\n  %b = f32[4]{0} fusion(%x)\n  %copy.1 =")
+    assert kernels_of(longer) == 5
 
 
 def test_a_program_has_kernels_and_memory():

@@ -16,11 +16,14 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.checkpoints import Checkpoints, Saver
 from tangent_jax.models.protocol import initial_weights
+from tangent_jax.privacy.mechanism import Mechanism
+from tangent_jax.privacy.train import clip_chunk
 from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.bound import distance_bound
 from tangent_jax.train.evaluate import accuracy, compile_outputs, evaluate, outputs, squared_error
 from tangent_jax.train.fit import compile_fit, fit, step_keys
+from tangent_jax.train.fit_many import repeat, train_epoch_many
 from tangent_jax.train.losses import LOSSES, CrossEntropy
 from tangent_jax.train.objective import Keyed, Objective, make_objective
 from tangent_jax.train.optimizers import adam, momentum, project
@@ -456,23 +459,43 @@ def test_predictor_computes_in_asked_dtype(method, road):
 
 @pytest.mark.parametrize("method", ["taft", "nlft"])
 @pytest.mark.parametrize("road", ["closed_form", "autodiff"])
-def test_prepared_predictor_has_the_same_bits(method, road):
+def test_form_for_a_loop_has_the_same_bits(method, road):
     predict, dw = predictor(method=method, linearization=road)
     half = dataclasses.replace(predict, dtype=jnp.bfloat16)
-    np.testing.assert_array_equal(half.prepared(dw, X), half(dw, X))
-    np.testing.assert_array_equal(predict.prepared(dw, X), predict(dw, X))
+    np.testing.assert_array_equal(half.for_loop()(dw, X), half(dw, X))
+    np.testing.assert_array_equal(predict.for_loop()(dw, X), predict(dw, X))
 
 
-def test_steps_cast_no_frozen_weight():
+def traced_loops():
+    """The compiled loops over batches, each with the arguments of a call, of a tangent that computes in bfloat16."""
     predict, dw = task()
     half = dataclasses.replace(predict, dtype=jnp.bfloat16)
+    data = batches()
     training = module.make_training(half, None, adam(1e-2), {})
-    chunk = jax.tree.map(jnp.asarray, next(batches().chunks(*batches().order(0))))
-    program = module.train_epoch.trace(training, training.start(dw), chunk, None, 0.0).jaxpr
-    (loop,) = [equation for equation in program.eqns if equation.primitive.name == "scan"]
-    constants = [v.aval for v in loop.invars[: loop.params["num_consts"]]]
-    kernels = {leaf.shape for leaf in jax.tree.leaves(predict.w) if leaf.ndim > 1}
-    assert {a.dtype for a in constants if a.shape in kernels} == {jnp.dtype(jnp.bfloat16)}
+    state, chunk = training.start(dw), jax.tree.map(jnp.asarray, next(data.chunks(*data.order(0))))
+    mechanism = Mechanism(1.0, 1.0, 1, 1e-5)
+    states, order = repeat(state, 2), jnp.repeat(chunk.order[:, None], 2, 1)
+    present = jnp.repeat(chunk.present[:, None], 2, 1)
+    return {
+        "fit": (module.train_epoch, (training, state, chunk, None, 0.0)),
+        "fit_many": (train_epoch_many, (training, states, (chunk.inputs, chunk.targets), (order, present, None), 0.0)),
+        "fit_private": (clip_chunk, (half, dw, chunk, 2, make_objective("ce", penalty=0.0), mechanism)),
+    }
+
+
+@pytest.mark.parametrize("name", ["fit", "fit_many", "fit_private"])
+def test_loops_cast_no_frozen_weight(name):
+    program, arguments = traced_loops()[name]
+    loops = [e for e in program.trace(*arguments).jaxpr.eqns if e.primitive.name in ("scan", "while")]
+    kernels = {leaf.shape for leaf in jax.tree.leaves(task()[0].w) if leaf.ndim > 1}
+    (loop,) = loops
+    before = loop.params.get("cond_nconsts", 0)
+    count = loop.params["num_consts" if loop.primitive.name == "scan" else "body_nconsts"]
+    constants = [v.aval for v in loop.invars[before : before + count]]
+    halves = {a.shape for a in constants if a.dtype == jnp.bfloat16}
+    assert halves & kernels
+    if name != "fit_private":  # whose dw is a constant, too
+        assert {a.dtype for a in constants if a.shape in kernels} == {jnp.dtype(jnp.bfloat16)}
 
 
 def test_key_beside_keyed_batches_is_refused():

@@ -133,8 +133,9 @@ def trunk_phase(predict: tj.Predictor, mesh: Mesh) -> Phase:
     w = jax.eval_shape(partial(trees.cast, dtype=predict.dtype), predict.w)
     w, images = on_mesh(w, mesh), on_mesh(images, mesh, 0)
     lowered = run_trunk.lower(w, images, model=model, stop=predict.subset.stage, dtype=predict.dtype)
-    is_cast = size_of(w) != size_of(predict.w)  # then both lie on the device
-    return Phase({"trunk": lowered}, size_of((w, images)) + is_cast * size_of(predict.w))
+    leaves = zip(jax.tree.leaves(predict.w), jax.tree.leaves(w), strict=True)
+    beside = [leaf for leaf, cast in leaves if leaf.dtype != cast.dtype]  # both lie on the device
+    return Phase({"trunk": lowered}, size_of((w, images, beside)))
 
 
 def fit_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mesh: Mesh) -> Phase:
