@@ -3,7 +3,8 @@
     agreement   values against a CPU's: trunk, outputs, gradient, clipped sum, Hessian's product, factors
     peak        of matrix products and copies, measured: the reference of the fractions below
     steps       training and inference, TAFT and NLFT of 1 and 7 blocks, over the plain model
-    private     a private step over an ordinary one, and by vmapped gradients
+    private     private steps of 1 block, 7 and all over ordinary ones, and by vmapped gradients
+    features    the features of `place` and `exact` over the plain model
     solver      the computations of a pass, and the factors
     models      50 shards' models at once, over one
     trunk       images a second by size, dtype and batch, and the fraction of the peak; without the kernel, too
@@ -44,6 +45,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop
 from tangent_jax.rules import multi_head
+from tangent_jax.train.batches import STEPS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,20 +113,37 @@ def peak(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]
 
 
 def steps(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
-    """Training and inference in both dtypes, over the plain model's forward pass."""
+    """Training (steps in the loop of `fit`) and inference in both dtypes, over the plain model's forward pass."""
     pretrained = vit(config, config.size[0])
     blocks = [1] if config.quick else [1, 7]
     for dtype in ("bfloat16", "float32")[: 1 if config.quick else 2]:
-        makes = operations.plain_and_tangent(pretrained, batch(config), blocks, jnp.dtype(dtype))
+        loop = 2 if config.quick else STEPS
+        makes = operations.plain_and_tangent(pretrained, batch(config), blocks, jnp.dtype(dtype), loop)
         wanted = {name: make for name, make in makes.items() if "autodiff" not in name}
         yield from over(config, "plain forward", wanted, deadline, f", {dtype}")
 
 
 def private(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
-    """A private step over an ordinary one."""
-    yield from over(
-        config, "ordinary step", operations.private_steps(vit(config, config.size[0], 1), batch(config)), deadline
-    )
+    """Private steps over ordinary ones."""
+    depth = layout_of(config, config.size[0]).depth
+    for blocks in sorted({1, min(7, depth), depth}):
+        pretrained = vit(config, config.size[0], blocks)
+        makes = operations.private_steps(pretrained, batch(config), blocks)
+        yield from with_speed(config, over(config, "ordinary step", makes, deadline, f", blocks: {blocks}"))
+
+
+def features(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+    """The features of exact composition (of `exact` from the trunk's), over the plain model's forward pass."""
+    pretrained = vit(config, config.size[0])
+    for dtype in ("bfloat16", "float32")[: 1 if config.quick else 2]:
+        makes = operations.feature_passes(pretrained, batch(config), jnp.dtype(dtype))
+        yield from with_speed(config, over(config, "plain forward", makes, deadline, f", {dtype}"))
+
+
+def with_speed(config: Config, rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows with their images a second."""
+    for row in rows:
+        yield {**row, "images/s": f"{batch(config) / row['seconds']:.4g}"} if "seconds" in row else row
 
 
 def solver(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
@@ -202,11 +221,13 @@ def behave(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Ro
 
 
 TIMED = ("ms", "±", "over", "MiB")
+SPEED = ("images/s", *TIMED)
 SECTIONS = {
-    "agreement": Section(0.35, ("error", "right"), agreement),
+    "agreement": Section(0.3, ("error", "right"), agreement),
     "peak": Section(0.02, ("TFLOP/s", "GB/s"), peak),
     "steps": Section(0.2, TIMED, steps),
-    "private": Section(0.08, TIMED, private),
+    "private": Section(0.12, SPEED, private),
+    "features": Section(0.08, SPEED, features),
     "solver": Section(0.08, TIMED, solver),
     "models": Section(0.02, TIMED, models),
     "trunk": Section(0.2, ("images/s", "of peak", "ms", "MiB"), trunk),
@@ -218,9 +239,14 @@ SECTIONS = {
 # Measuring
 
 
+def layout_of(config: Config, size: str) -> tj.models.ViTConfig:
+    """The layout of a ViT of a size."""
+    return SMALL if config.quick else tj.models.vit_config(f"{size}/16", classes=operations.CLASSES)
+
+
 def vit(config: Config, size: str, depth: int | None = None) -> tj.Pretrained:
     """A ViT with random weights; depth: only its last blocks, if no others run."""
-    layout = SMALL if config.quick else tj.models.vit_config(f"{size}/16", classes=operations.CLASSES)
+    layout = layout_of(config, size)
     return operations.random_vit(layout if depth is None or config.quick else layout.replace(depth=depth))
 
 

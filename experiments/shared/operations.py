@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.tree_util import Partial
 
@@ -21,6 +22,7 @@ from experiments.shared.timing import Operation, compiled, compiled_step
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
 from tangent_jax.models import initial_weights
+from tangent_jax.models.trunk import in_dtype
 
 CLASSES, MECHANISM = 200, tj.privacy.Mechanism(1.0, 10.0, 50, 1e-5)
 Operations = dict[str, Callable[[], Operation]]
@@ -43,26 +45,27 @@ def inputs_of(predict: tj.Predictor, batch: int, dtype: Any = jnp.float32) -> tu
     return jax.random.normal(jax.random.key(2), (batch, *shape), dtype), jnp.arange(batch) % predict.model.classes
 
 
-def plain_and_tangent(pretrained: tj.Pretrained, batch: int, blocks: list[int], dtype: Any) -> Operations:
-    """Forward passes from images and training steps from features, plain, tangent and non-linear."""
+def plain_and_tangent(
+    pretrained: tj.Pretrained, batch: int, blocks: list[int], dtype: Any, loop: int = 1
+) -> Operations:
+    """Forward passes from images and training steps from features, plain, tangent and non-linear.
+
+    Args:
+        loop: The steps of one call, as `fit` runs them.
+    """
     model: Any = pretrained.model
     config = model.config
-    w = pretrained.w
+    w = in_dtype(pretrained.w, dtype)
     shape = (batch, *model.input_shape(0))
     images = jax.random.normal(jax.random.key(1), shape, dtype)
 
-    def plain(w: Tree, x: jax.Array) -> jax.Array:
-        return model.apply(trees.cast(w, dtype), x)
-
     def dual(w: Tree, dw: Tree, x: jax.Array) -> Any:
-        return model.dual(trees.pair(trees.cast(w, dtype), trees.cast(dw, dtype)), x)
+        return model.dual(trees.pair(w, trees.cast(dw, dtype)), x)
 
     full = partial(timing.standard, config, start=0)
     makes: Operations = {
-        "plain forward, full last block": lambda: compiled(
-            "plain forward, full last block", lambda w, x: full(trees.cast(w, dtype), x), w, images
-        ),
-        "plain forward": lambda: compiled("plain forward", plain, w, images),
+        "plain forward, full last block": lambda: compiled("plain forward, full last block", full, w, images),
+        "plain forward": lambda: compiled("plain forward", model.apply, w, images),
     }
     for n in [n for n in blocks if n <= config.depth]:
         taft = tj.tangent(pretrained, n, dtype=dtype)
@@ -71,7 +74,7 @@ def plain_and_tangent(pretrained: tj.Pretrained, batch: int, blocks: list[int], 
         zeros, (x, labels) = taft.zeros(), inputs_of(taft, batch, dtype)
         makes[f"TAFT-{n} forward"] = partial(compiled, f"TAFT-{n} forward", dual, w, zeros, images)
         for name, predict in {"NLFT-{} step": nlft, "TAFT-{} step": taft, "TAFT-{} step, autodiff": autodiff}.items():
-            makes[name.format(n)] = partial(step, name.format(n), predict, zeros, x, labels)
+            makes[name.format(n)] = partial(step, name.format(n), predict, zeros, x, labels, loop)
     return makes
 
 
@@ -91,10 +94,11 @@ def full_block(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
     return step("TAFT-1 step, full block by jvp", Partial(predict, pretrained.w), zeros, x, labels)
 
 
-def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array) -> Operation:
-    """Compiles one training step on one batch of cached features, optimiser included."""
-    data = tj.Batches(x, labels, batch_size=len(labels))
-    return compile_step(name, steps.fit_step(predict, data, tj.make_objective(), tj.adam(1e-5), start=dw))
+def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array, loop: int = 1) -> Operation:
+    """Compiles `loop` training steps on one batch of cached features, optimiser included."""
+    data = tj.Batches(x, labels, batch_size=len(labels), rows=np.tile(np.arange(len(labels)), loop))
+    operation = compile_step(name, steps.fit_step(predict, data, tj.make_objective(), tj.adam(1e-5), start=dw))
+    return operation._replace(steps=loop)
 
 
 def compile_step(name: str, step: steps.Step, models: int = 1) -> Operation:
@@ -137,9 +141,9 @@ def ordinary_step(name: str, predict: Any, dw: Tree, x: jax.Array, y: jax.Array)
     return compiled_step(name, run, [(dw, optimizer.init(dw))], predict, x, y)
 
 
-def private_steps(pretrained: tj.Pretrained, batch: int) -> Operations:
-    """Steps of the last block: ordinary; private by norms in closed form, by vmapped gradients, with discrete noise."""
-    predict = tj.tangent(pretrained, output="tangent")
+def private_steps(pretrained: tj.Pretrained, batch: int, blocks: int = 1) -> Operations:
+    """Steps: ordinary; private by norms in closed form, by vmapped gradients, and of one block with discrete noise."""
+    predict = tj.tangent(pretrained, blocks, output="tangent")
     given = (predict, predict.zeros(), *inputs_of(predict, batch))
     present = jnp.ones(batch)
     options: Any = {"loss": tj.losses.CrossEntropy(), "clip_norm": MECHANISM.clip_norm}
@@ -153,7 +157,23 @@ def private_steps(pretrained: tj.Pretrained, batch: int) -> Operations:
         "ordinary step": partial(ordinary_step, "ordinary step", *given),
         names[0]: partial(private_step_of, names[0], None, *given),
         names[1]: partial(private_step_of, names[1], vmapped, *given),
-        names[2]: partial(private_step_of, names[2], None, *given, discrete),
+    } | ({names[2]: partial(private_step_of, names[2], None, *given, discrete)} if blocks == 1 else {})
+
+
+def feature_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operations:
+    """The features of `place` from images, and of `exact` from the trunk's, beside the plain network on images."""
+    model: Any = pretrained.model
+
+    def rows(name: str, parts: tuple[str, ...]) -> Operation:
+        map_ = tj.models.feature_map(pretrained, parts).in_dtype(dtype)
+        x = jnp.zeros((batch, *map_.predict.model.input_shape(map_.subset.stage)), dtype)
+        return compiled(name, tj.models.FeatureMap.rows, map_, x)
+
+    images = jnp.zeros((batch, *model.input_shape(0)), dtype)
+    parts = {"features of `place`": ("h", "place"), "features of `exact`": ("h", "ntk", "place")}
+    return {
+        "plain forward": lambda: compiled("plain forward", model.apply, in_dtype(pretrained.w, dtype), images),
+        **{name: partial(rows, name, of) for name, of in parts.items()},
     }
 
 

@@ -17,13 +17,14 @@ Row = dict[str, Any]
 class Operation(NamedTuple):
     """A program, a function that calls it (and may replace its arguments), and the number of runs in one call.
 
-    `program` is None for other libraries' operations (PyTorch's).
+    `program` is None for other libraries' operations (PyTorch's). A run may be a loop of `steps`: times are of one.
     """
 
     name: str
     call: Callable[[], Any]
     program: Any = None
     runs: int = 1
+    steps: int = 1
 
     @property
     def mebibytes(self) -> float | None:
@@ -75,8 +76,8 @@ def rounds(operations: Iterable[Operation], title: str, repeats: int, seconds: f
     return [
         {
             "operation": operation.name,
-            "seconds": float(np.median(taken)),
-            "spread": float(np.subtract(*np.percentile(taken, [75, 25]))),
+            "seconds": float(np.median(taken)) / operation.steps,
+            "spread": float(np.subtract(*np.percentile(taken, [75, 25]))) / operation.steps,
             "rounds": len(taken),
             "memory_mib": operation.mebibytes,
             "program": operation.program,

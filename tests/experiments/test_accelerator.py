@@ -23,7 +23,7 @@ for name in "array_record dp_accounting grain huggingface_hub matplotlib sklearn
     sys.modules[name] = None
 runpy.run_module("experiments.bench.accelerator", run_name="__main__", alter_sys=True)
 """
-TITLES = ["Agreement", "Peak", "Steps", "Private", "Solver", "Models", "Trunk", "Attention", "Behaviour"]
+TITLES = ["Agreement", "Peak", "Steps", "Private", "Features", "Solver", "Models", "Trunk", "Attention", "Behaviour"]
 
 
 def measure(folder, *flags):
@@ -42,8 +42,14 @@ def measure(folder, *flags):
         ("peak", ["peak", "trunk", "attention"], ["jax.nn's, xla"]),
         pytest.param(
             "agreement,private",
-            ["agreement", "private", "peak", "steps", "solver", "models", "trunk"],
-            ["outputs, bfloat16", "TAFT-1 step", "private step, norms in closed form", "a step of 50 models at once"],
+            ["agreement", "private", "features", "peak", "steps", "solver", "models", "trunk"],
+            [
+                "outputs, bfloat16",
+                "TAFT-1 step",
+                "private step, norms in closed form, blocks: 2",
+                "features of `exact`, bfloat16",
+                "a step of 50 models at once",
+            ],
             marks=pytest.mark.long,
         ),
     ],
