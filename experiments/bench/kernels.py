@@ -34,7 +34,6 @@ from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.settings import Results
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.progress import check_stop, progress_bar
-from tangent_jax.models import FeatureMap, feature_map
 
 H200 = """
 platform_name: "CUDA"
@@ -85,24 +84,19 @@ def programs(size: str, batch: int) -> dict[str, Callable[[], Step]]:
 
     def fit_step(make: Callable[..., tj.Predictor], dtype: Any) -> Step:
         predict = make(last(), 1, dtype=dtype)
-        x, y = operations.inputs_of(predict, 2 * batch, dtype)
-        return steps.fit_step(predict, tj.Batches(x, y, batch_size=batch), tj.make_objective(), tj.adam(1e-4))
+        return operations.fit_step(predict, predict.zeros(), *operations.inputs_of(predict, batch, dtype), loop=2)
 
     def private_step(noise: Any) -> Step:
         predict = tj.tangent(last(), output="tangent")
-        data = tj.Batches(*operations.inputs_of(predict, batch), batch_size=batch)
         mechanism = dataclasses.replace(operations.MECHANISM, noise=noise)
-        return steps.private_step(predict, data, mechanism, tj.make_objective("ce", penalty=0.0))
+        return operations.private_step(None, predict, predict.zeros(), *operations.inputs_of(predict, batch), mechanism)
 
     def trunk() -> Step:
         predict = tj.tangent(whole(), 1, dtype=half)
         return steps.trunk(predict, np.zeros((batch, *predict.model.input_shape(0)), np.uint8))
 
     def rows(parts: tuple[str, ...]) -> Step:
-        map_ = feature_map(whole(), parts).in_dtype(half)
-        stage = map_.subset.stage
-        dtype = jnp.dtype(half) if stage else np.dtype(np.uint8)
-        return Step(FeatureMap.rows, (map_, np.zeros((batch, *map_.predict.model.input_shape(stage)), dtype)))
+        return steps.rows(tj.models.feature_map(whole(), parts).in_dtype(half), batch)
 
     return {
         "trunk": trunk,

@@ -95,10 +95,14 @@ def full_block(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
 
 
 def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array, loop: int = 1) -> Operation:
-    """Compiles `loop` training steps on one batch of cached features, optimiser included."""
+    """Compiles `fit_step`."""
+    return compile_step(name, fit_step(predict, dw, x, labels, loop))._replace(steps=loop)
+
+
+def fit_step(predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array, loop: int = 1) -> steps.Step:
+    """A loop of training steps on one batch of cached features, optimiser included."""
     data = tj.Batches(x, labels, batch_size=len(labels), rows=np.tile(np.arange(len(labels)), loop))
-    operation = compile_step(name, steps.fit_step(predict, data, tj.make_objective(), tj.adam(1e-5), start=dw))
-    return operation._replace(steps=loop)
+    return steps.fit_step(predict, data, tj.make_objective(), tj.adam(1e-5), start=dw)
 
 
 def compile_step(name: str, step: steps.Step, models: int = 1) -> Operation:
@@ -120,12 +124,19 @@ def private_step_of(
     name: str, summed: Callable[..., tj.privacy.ClippedSum] | None, predict: Any, dw: Tree, x: jax.Array, y: jax.Array,
     mechanism: tj.privacy.Mechanism = MECHANISM,
 ) -> Operation:  # fmt: skip
-    """Compiles one private step on the clipped sum `summed`(predict, dw, x, y); None: the library's own."""
+    """Compiles `private_step`."""
+    return compile_step(name, private_step(summed, predict, dw, x, y, mechanism))
+
+
+def private_step(
+    summed: Callable[..., tj.privacy.ClippedSum] | None, predict: Any, dw: Tree, x: jax.Array, y: jax.Array,
+    mechanism: tj.privacy.Mechanism = MECHANISM,
+) -> steps.Step:  # fmt: skip
+    """One private step on the clipped sum `summed`(predict, dw, x, y); None: the library's own."""
     objective = tj.make_objective("ce", penalty=0.0)
     optimizer = tj.privacy.momentum(1e-6)
     data = tj.Batches(x, y, batch_size=len(y))
-    private = steps.private_step(predict, data, mechanism, objective, optimizer, start=dw, summed=summed)
-    return compile_step(name, private)
+    return steps.private_step(predict, data, mechanism, objective, optimizer, start=dw, summed=summed)
 
 
 def ordinary_step(name: str, predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> Operation:
@@ -142,7 +153,7 @@ def ordinary_step(name: str, predict: Any, dw: Tree, x: jax.Array, y: jax.Array)
 
 
 def private_steps(pretrained: tj.Pretrained, batch: int, blocks: int = 1) -> Operations:
-    """Steps: ordinary; private by norms in closed form, by vmapped gradients, and of one block with discrete noise."""
+    """Steps: ordinary; private by norms in closed form, by vmapped gradients, with discrete noise."""
     predict = tj.tangent(pretrained, blocks, output="tangent")
     given = (predict, predict.zeros(), *inputs_of(predict, batch))
     present = jnp.ones(batch)
@@ -157,7 +168,8 @@ def private_steps(pretrained: tj.Pretrained, batch: int, blocks: int = 1) -> Ope
         "ordinary step": partial(ordinary_step, "ordinary step", *given),
         names[0]: partial(private_step_of, names[0], None, *given),
         names[1]: partial(private_step_of, names[1], vmapped, *given),
-    } | ({names[2]: partial(private_step_of, names[2], None, *given, discrete)} if blocks == 1 else {})
+        names[2]: partial(private_step_of, names[2], None, *given, discrete),
+    }
 
 
 def feature_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operations:
@@ -165,9 +177,8 @@ def feature_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operati
     model: Any = pretrained.model
 
     def rows(name: str, parts: tuple[str, ...]) -> Operation:
-        map_ = tj.models.feature_map(pretrained, parts).in_dtype(dtype)
-        x = jnp.zeros((batch, *map_.predict.model.input_shape(map_.subset.stage)), dtype)
-        return compiled(name, tj.models.FeatureMap.rows, map_, x)
+        run, arguments = steps.rows(tj.models.feature_map(pretrained, parts).in_dtype(dtype), batch)
+        return compiled(name, run, *arguments)
 
     images = jnp.zeros((batch, *model.input_shape(0)), dtype)
     parts = {"features of `place`": ("h", "place"), "features of `exact`": ("h", "ntk", "place")}

@@ -1,6 +1,7 @@
 """One step of each trainer as a function and the arguments of a call, to time, compare or lower it.
 
     trunk                images to the inputs of the first trained stage
+    rows                 a feature map's rows
     fit_step             a chunk of `fit`'s steps; fit_many_step: of `fit_many`, for several models at once
     private_step         the clipped sum and the step of `fit_private` as one program
     make_pass            gradient, Hessian's product and factors of one batch of a pass of `solve`
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.core.notation import Tree
@@ -51,6 +53,13 @@ def trunk(predict: tj.Predictor, images: Any) -> Step:
     """The trunk on images "b y x 3"."""
     options = {"model": predict.model, "stop": predict.subset.stage, "dtype": predict.dtype}
     return Step(partial(run_trunk, **options), (in_dtype(predict.w, predict.dtype), images))
+
+
+def rows(map_: tj.models.FeatureMap, batch: int) -> Step:
+    """The rows of a feature map, from images, or from zeros of the first stage that it runs."""
+    stage = map_.subset.stage
+    dtype = jnp.dtype(map_.dtype or jnp.float32) if stage else np.dtype(np.uint8)
+    return Step(tj.models.FeatureMap.rows, (map_, jnp.zeros((batch, *map_.model.input_shape(stage)), dtype)))
 
 
 def fit_step(

@@ -121,10 +121,10 @@ def as_tangent(predict: Callable[[Tree, Any], Array]) -> Tangent:
 
 @runtime_checkable
 class Looped(Protocol):
-    """A predictor of which a loop calls another form, as XLA's GPU compiler moves no computation out of a loop."""
+    """A predictor with another form for loops, as XLA's GPU compiler moves no computation out of a loop."""
 
     def for_loop(self) -> Callable[[Tree, Any], Array]:
-        """Has the outputs, and rows of J at dw, bit for bit; what depends on neither dw nor x is computed already."""
+        """The same outputs and rows of J at dw, bit for bit; what depends on neither dw nor x is computed already."""
         ...
 
 

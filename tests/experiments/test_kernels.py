@@ -43,9 +43,8 @@ def test_a_small_loop_counts_beside_all_others():
 
 
 def test_a_program_has_kernels_and_memory():
-    found = measure(
-        Step(lambda x: jnp.tanh(x @ x).sum(), (jax.numpy.ones((8, 8)),)), SingleDeviceSharding(jax.devices()[0])
-    )
+    step = Step(lambda x: jnp.tanh(x @ x).sum(), (jnp.ones((8, 8)),))
+    found = measure(step, SingleDeviceSharding(jax.devices()[0]))
     assert found["kernels"] >= 1
     assert found["mebibytes"] >= 0
 
