@@ -268,6 +268,15 @@ def test_bfloat16_rows_are_stored_as_such(tmp_path):
     assert_rel_close(np.asarray(got.inputs, np.float32), np.asarray(expected(3)), 5e-2)
 
 
+def test_weights_that_are_cast_once_give_the_trunks_own_bits(tmp_path):
+    trunk = Trunk(MODEL, W, 3, jnp.bfloat16)  # a call casts them itself
+    images = np.stack([decode(p, "", 8, MODEL.preprocessing) for p in PICTURES])
+    size = module.rows_at_once()
+    count = len(images) // size * size  # a row's bits depend on the size of its batch
+    own = np.concatenate([trunk(images[at : at + size]) for at in range(0, count, size)])
+    np.testing.assert_array_equal(extract(trunk, examples(), Cache(tmp_path)).inputs[:count], own)
+
+
 @pytest.mark.parametrize("stored", ["float16", "bfloat16"])
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_half_rows_move_outputs_by_rounding(tmp_path, stored, blocks):
